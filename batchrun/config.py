@@ -1,0 +1,59 @@
+"""RunConfig: everything a run is asked for, resolved once and then frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from batchrun.records import Sampling
+
+OutputFormat = Literal["parquet", "jsonl"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """What to read and how a row becomes a request.
+
+    `inputs` are files, globs or "-" for stdin. `system` and `prompt` are Jinja2 templates over a
+    data-set row's columns; with neither, rows must be requests themselves. `sampling` holds the
+    values of fields that a row leaves out. `keep` names input columns to carry along; None keeps all.
+    """
+
+    inputs: tuple[str, ...]
+    system: str | None = None
+    prompt: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    keep: tuple[str, ...] | None = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model, in which form. `dtype` None leaves the choice to the device."""
+
+    model: str | None = None
+    adapter: str | None = None
+    dtype: str | None = None
+    max_model_len: int | None = None
+    trust_remote_code: bool = False
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run. Times are in seconds; `fail_on_error` is the number of failed rows (1 or more),
+    or their share of all rows (below 1), that makes the run stop as failed; None never does."""
+
+    source: SourceConfig
+    output: Path
+    model: ModelConfig = field(default_factory=ModelConfig)
+    format: OutputFormat | None = None
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 2048
+    seed: int | None = None
+    fresh: bool = False
+    fail_on_error: float | None = None
+    max_time: float | None = None
+    grace: float = 30.0
+    quiet: bool = False

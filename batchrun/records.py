@@ -1,0 +1,175 @@
+"""The records that flow from step to step, in the order a row meets them.
+
+Row -> Request -> Prompt -> Completion -> Result, with Failure in place of any of them for a row
+that cannot be done. All are immutable but `Completion.results`' inputs: a step never changes what an earlier one made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from batchrun.errors import RowError
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Which row of the input something belongs to.
+
+    `index` counts from 0 over the whole input; `line` from 1 within `file`, in lines for text
+    files and in rows for tables. `kept` holds the input columns to carry to the output.
+    """
+
+    index: int
+    file: str
+    line: int
+    custom_id: str | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        name = f" (custom_id {self.custom_id})" if self.custom_id is not None else ""
+        return f"{self.file}:{self.line}{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A row that has no answer, and why."""
+
+    row: Row
+    error: RowError
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one row's tokens are chosen and when they end; every field is the row's own.
+
+    `top_k` 0, `top_p` 1 and `min_p` 0 are off, as are penalties of 0 (presence, frequency) and
+    1 (repetition). `top_logprobs` is read only where `logprobs` is true.
+    """
+
+    max_tokens: int = 1024
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken, so that no randomness enters."""
+        return self.temperature == 0 or self.top_k == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a row asks for. Exactly one of `messages` (chat) and `prompt` (completion) is set;
+    a completion's prompt may be token ids."""
+
+    row: Row
+    sampling: Sampling
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | list[int] | None = None
+    tools: list[dict[str, Any]] | None = None
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+
+    @property
+    def is_chat(self) -> bool:
+        return self.messages is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request ready for the engine: never empty, and within the context length.
+
+    `key` is a hex digest of everything that decides the answers of the request (model identity,
+    token ids, sampling). A choice of it is known by (key, choice number).
+    """
+
+    request: Request
+    token_ids: list[int]
+    key: str
+
+    @property
+    def row(self) -> Row:
+        return self.request.row
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.request.sampling
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural-log probability of one generated token under the model's own distribution
+    (before temperature, penalties and bias), and of the most likely tokens at its place."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished choice of a prompt.
+
+    `token_ids` are all generated ids, a closing EOS or stop token included; `text` is their text
+    without it and without a matched stop string. `stop_reason` is the stop string or stop token id
+    that ended it, None for EOS and length. `seconds` runs from the row's admission to its last token.
+    """
+
+    prompt: Prompt
+    choice: int
+    token_ids: list[int]
+    text: str
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    logprobs: list[TokenLogprob] | None = None
+    cached_tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The part of a result that its key decides: what is reused when the same request comes again.
+
+    `logprobs` is the OpenAI "content" list: {token, logprob, bytes, top_logprobs} per token.
+    `finished_at` is seconds since the epoch.
+    """
+
+    key: str
+    choice: int
+    text: str
+    finish_reason: str
+    stop_reason: str | int | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    seconds: float
+    model: str
+    finished_at: float
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    logprobs: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is written: one row's choice with its answer, or a row with its error."""
+
+    row: Row
+    answer: Answer | None
+    error: RowError | None = None
+    finished_at: float = 0.0
