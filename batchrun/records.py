@@ -167,9 +167,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is written: one row's choice with its answer, or a row with its error."""
+    """What is written: one row's choice with its answer, or a row with its error.
+
+    `key` is None for a row that failed before it had one.
+    """
 
     row: Row
     answer: Answer | None
     error: RowError | None = None
     finished_at: float = 0.0
+    is_chat: bool = True
+    key: str | None = None
