@@ -1,0 +1,25 @@
+"""Fixtures for every room: tiny models, each written once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import tiny
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_model(kind, **overrides)`: the folder of a tiny model, shared; do not write to it."""
+    built: dict[str, Path] = {}
+
+    def get(kind: str, **overrides: Any) -> Path:
+        key = repr((kind, sorted(overrides.items())))
+        if key not in built:
+            built[key] = tiny.build(kind, tmp_path_factory.mktemp(kind), **overrides)
+        return built[key]
+
+    return get
