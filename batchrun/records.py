@@ -1,7 +1,7 @@
 """The records that flow from step to step, in the order a row meets them.
 
 Row -> Request -> Prompt -> Completion -> Result, with Failure in place of any of them for a row
-that cannot be done. All are immutable but `Completion.results`' inputs: a step never changes what an earlier one made.
+that cannot be done. A step never changes what an earlier one made.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A row that has no answer, and why."""
+    """A row that has no answer, and why. `key` is its prompt's, if it got as far as having one:
+    then every row that asks the same shares the failure."""
 
     row: Row
     error: RowError
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,8 @@
+"""The engine: prompts in, completions out, as many rows at once as fit.
+
+It knows token ids, caches and sampling parameters; nothing of files, messages or the journal.
+"""
+
+from batchrun.engine.loop import Engine
+
+__all__ = ["Engine"]

@@ -1,0 +1,113 @@
+"""The rows being decoded, and one decode step over all of them.
+
+Membership changes only while no step is in flight; between changes everything a step needs stays
+on the device, and the next step starts from tokens that the host has not read yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from batchrun.engine.kv import DecodeCaches, Model
+from batchrun.engine.prefill import Prefill
+from batchrun.engine.row import Sequence
+from batchrun.engine.sampling import Sampled, Sampler
+from batchrun.records import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A decode step that has been started: which sequence is at which place, and its tokens."""
+
+    rows: list[Sequence | None]
+    sampled: Sampled
+
+    def read(self) -> list[tuple[Sequence, int, TokenLogprob | None]]:
+        """Wait for the step; the token of every sequence that still runs."""
+        tokens = self.sampled.tokens.tolist()
+        scores = self._read_scores()
+        return [
+            (row, tokens[place], scores.get(place))
+            for place, row in enumerate(self.rows)
+            if row is not None and row.ending is None
+        ]
+
+    def _read_scores(self) -> dict[int, TokenLogprob]:
+        scores = self.sampled.scores
+        if scores is None:
+            return {}
+        tokens = self.sampled.tokens.tolist()
+        chosen, ids, top = scores.chosen.tolist(), scores.top_ids.tolist(), scores.top.tolist()
+        read = {}
+        for index, place in enumerate(scores.rows):
+            row = self.rows[place]
+            num_top = row.prompt.sampling.top_logprobs if row else 0
+            likeliest = tuple(zip(ids[index][:num_top], top[index][:num_top], strict=True))
+            read[place] = TokenLogprob(tokens[place], chosen[index], likeliest)
+        return read
+
+
+class Batch:
+    """Up to `max_rows` sequences in decoding. A place is None once its sequence has left."""
+
+    def __init__(self, model: Model, *, max_rows: int, vocab_size: int, batched: bool):
+        self.rows: list[Sequence | None] = []
+        self.caches = DecodeCaches(max_rows=max_rows, batched=batched)
+        self._model = model
+        self._vocab_size = vocab_size
+        self._inputs = mx.array([], dtype=mx.int32)
+        self._sampler: Sampler | None = None
+
+    @property
+    def live(self) -> list[Sequence]:
+        return [row for row in self.rows if row is not None and row.is_live]
+
+    def launch(self) -> Step:
+        """Start a step on the device and return without waiting for it."""
+        if self._sampler is None:
+            self._sampler = Sampler(self.rows, self._vocab_size)
+        self.caches.begin_step()
+        logits = self._model(self._inputs[:, None], cache=self.caches.layers)
+        sampled = self._sampler(logits[:, -1])
+        self.caches.end_step()
+        mx.async_eval(*sampled.arrays())
+        self._inputs = sampled.tokens
+        for row in self.live:
+            row.num_started += 1
+        return Step(list(self.rows), sampled)
+
+    def drop_ended(self) -> None:
+        """Empty the places of sequences that have ended; the batch keeps its width."""
+        for place, row in enumerate(self.rows):
+            if row is not None and not row.is_live:
+                self.rows[place] = None
+                self.caches.retire(place)
+                self._sampler = None
+
+    def compact(self) -> None:
+        """Close up empty places, moving as few rows as possible."""
+        keep = _fill_holes([row is not None for row in self.rows])
+        if len(keep) == len(self.rows):
+            return
+        self.rows = [self.rows[place] for place in keep]
+        self.caches.filter(keep)
+        self._inputs = self._inputs[mx.array(keep)] if keep else self._inputs[:0]
+        self._sampler = None
+
+    def extend(self, prefill: Prefill) -> None:
+        """Take in the sequences of a finished prefill; the first input of each is its prompt's
+        last token."""
+        self.caches.extend(prefill.caches, prefill.picks)
+        self.rows.extend(prefill.sequences)
+        first = mx.array([s.prompt.token_ids[-1] for s in prefill.sequences], dtype=mx.int32)
+        self._inputs = mx.concatenate([self._inputs, first])
+        self._sampler = None
+
+
+def _fill_holes(taken: list[bool]) -> list[int]:
+    """Old places in their new order: holes before the new end are filled from behind it."""
+    size = sum(taken)
+    movers = [place for place in range(size, len(taken)) if taken[place]]
+    return [place if taken[place] else movers.pop() for place in range(size)]

@@ -1,0 +1,244 @@
+"""The pull loop: continuous batching over a stream of prompts.
+
+Each turn either starts the next decode step before reading the last one, so that the device never
+waits for Python; or, when rows may join or must leave, reads first, changes the batch, prefills one
+chunk of prompts, and then starts the step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from batchrun.engine.batch import Batch, Step
+from batchrun.engine.finishing import Decoder, Ending, Finisher
+from batchrun.engine.kv import Model
+from batchrun.engine.prefill import Prefill
+from batchrun.engine.probe import probe
+from batchrun.engine.queue import Queue
+from batchrun.engine.row import Sequence
+from batchrun.engine.stats import EngineStats
+from batchrun.errors import RowError
+from batchrun.records import Completion, Failure, Prompt, TokenLogprob
+
+# Rows join once this share of the places is free: every change of members costs a pause of the
+# pipeline, and prompts prefill better together.
+JOIN_SHARE = 1 / 8
+
+# Finished rows stay in the batch, doing no harm, until they are this share of it.
+DEAD_SHARE = 1 / 4
+
+
+class Engine:
+    """Runs prompts through `model`, up to `max_num_seqs` sequences at once.
+
+    `model` is as in `engine.kv.Model`; `tokenizer` turns ids into text. At most
+    `max_num_batched_tokens` prompt tokens are prefilled in one turn. `kv_bytes` bounds the memory
+    of all KV caches. Model and engine belong to the thread that made them, as MLX's streams do.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Decoder,
+        eos_token_ids: frozenset[int] = frozenset(),
+        *,
+        max_num_seqs: int = 32,
+        max_num_batched_tokens: int = 2048,
+        kv_bytes: int | None = None,
+    ):
+        traits = probe(model)
+        self.stats = EngineStats()
+        if traits.unbatchable:
+            self.stats.notes.append(f"rows run one at a time: {traits.unbatchable}")
+            max_num_seqs = 1
+        self._model = model
+        self._batched = traits.unbatchable is None
+        self._vocab_size = traits.vocab_size
+        self._finisher = Finisher(tokenizer, eos_token_ids)
+        self._queue = Queue(self._finisher, traits.costs, kv_bytes)
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._limit = max_num_seqs
+        self._finished_since_retry = 0
+        self._done: list[Completion | Failure] = []
+        self._reset()
+
+    def run(self, prompts: Iterable[Prompt | None]) -> Iterator[list[Completion | Failure]]:
+        """Yield what each turn finished, perhaps nothing, until every prompt is done.
+
+        A prompt yields a `Completion` for each of its `n` choices, in any order, or a `Failure`
+        for those that cannot be. Prompts are pulled as room for them appears; None among them
+        means that none is ready yet.
+        """
+        self._queue.feed_from(prompts)
+        while not self._is_idle:
+            if self._has_room:
+                # Outside the guard: what the source raises is not the running rows' fault.
+                self._queue.refill(self._limit - len(self._batch.live))
+            try:
+                self._turn()
+            except Exception as error:  # models raise anything; whose fault it is, _retry finds out
+                self._retry(error)
+            self._note()
+            done, self._done = self._done, []
+            yield done
+
+    @property
+    def _is_idle(self) -> bool:
+        return not (self._in_flight or self._prefill or self._batch.rows) and self._queue.is_done
+
+    @property
+    def _has_room(self) -> bool:
+        live = len(self._batch.live)
+        return live == 0 or self._limit - live >= max(1, int(self._limit * JOIN_SHARE))
+
+    def _turn(self) -> None:
+        if not self._may_change():
+            step = self._launch()
+            self._read()
+            self._in_flight = step
+            return
+        self._read()
+        self._batch.drop_ended()
+        self._admit()
+        self._advance_prefill()
+        live = len(self._batch.live)
+        if live < (1 - DEAD_SHARE) * len(self._batch.rows) or live == 0:
+            self._batch.compact()
+        is_filling = bool(self._prefill or (self._queue and self._has_room))
+        if live and not (is_filling and live * 2 < self._limit):
+            self._in_flight = self._launch()
+
+    def _may_change(self) -> bool:
+        """Whether rows may join or must leave now, for which the step in flight is read first."""
+        live = len(self._batch.live)
+        return (
+            self._prefill is not None
+            or live < (1 - DEAD_SHARE) * len(self._batch.rows)
+            or live == 0
+            or (self._has_room and len(self._queue) > 0)
+        )
+
+    def _admit(self) -> None:
+        """Begin to prefill waiting sequences if there is room for some."""
+        if self._prefill or not self._has_room:
+            return
+        for sequence in self._queue.take_empty():
+            self._finish(sequence, Ending("length"))
+        live = self._batch.live
+        taken = self._queue.take(self._limit - len(live), live, self._max_num_batched_tokens)
+        if taken:
+            self._prefill = Prefill(self._model, taken, batched=self._batched)
+
+    def _advance_prefill(self) -> None:
+        """Feed one chunk; once all are in, the sequences join the batch."""
+        prefill = self._prefill
+        if prefill is None:
+            return
+        start = time.perf_counter()
+        if not prefill.is_done:
+            self.stats.prefill_tokens += prefill.step(self._max_num_batched_tokens)
+        if prefill.is_done:
+            prefill.finish()
+            self._batch.compact()
+            self._batch.extend(prefill)
+            self._prefill = None
+            self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
+            self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, self._batch.caches.nbytes)
+        self.stats.prefill_seconds += time.perf_counter() - start
+
+    def _launch(self) -> Step:
+        start = time.perf_counter()
+        self.stats.decode_steps += 1
+        self.stats.row_steps += len(self._batch.live)
+        step = self._batch.launch()
+        self.stats.decode_seconds += time.perf_counter() - start
+        return step
+
+    def _read(self) -> None:
+        """Take in the tokens of the step in flight, if there is one."""
+        if self._in_flight is None:
+            return
+        start = time.perf_counter()
+        tokens = self._in_flight.read()
+        self._in_flight = None
+        self.stats.decode_seconds += time.perf_counter() - start
+        for sequence, token_id, score in tokens:
+            self._accept(sequence, token_id, score)
+
+    def _accept(self, sequence: Sequence, token_id: int, score: TokenLogprob | None) -> None:
+        self.stats.decode_tokens += 1
+        sequence.token_ids.append(token_id)
+        if score is not None:
+            sequence.logprobs.append(score)
+        sampling = sequence.prompt.sampling
+        ending = self._finisher.ending(sequence.token_ids, sampling, sequence.watcher)
+        if ending:
+            self._finish(sequence, ending)
+
+    def _finish(self, sequence: Sequence, ending: Ending) -> None:
+        sampling = sequence.prompt.sampling
+        text, ending = self._finisher.finish(sequence.token_ids, sampling, ending)
+        sequence.ending = ending
+        self._done.append(sequence.completion(text, ending))
+        self._finished_since_retry += 1
+        if self._finished_since_retry >= self._limit < self._max_num_seqs:
+            self._limit = min(2 * self._limit, self._max_num_seqs)
+            self._finished_since_retry = 0
+
+    def _retry(self, error: Exception) -> None:
+        """Something raised. Of several rows, half are tried again at once, and so on down to
+        the one that raises alone: that one fails. Too little memory lowers the limit for good."""
+        sequences = self._unfinished()
+        if not sequences:
+            raise error
+        self._reset()
+        self._finished_since_retry = 0
+        self.stats.retries += 1
+        if len(sequences) == 1:
+            self._fail(sequences[0], error)
+            return
+        self._limit = len(sequences) // 2
+        if _is_out_of_memory(error):
+            self._max_num_seqs = self._limit
+            self.stats.notes.append(f"memory ran out: continuing with {self._limit} rows at once")
+        self._queue.put_back(sequences)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        if _is_out_of_memory(error):
+            message = f"not enough memory for this row even alone: {error}"
+            row_error = RowError("out_of_memory", message, status=507)
+        else:
+            message = f"the model failed on this row: {type(error).__name__}: {error}"
+            row_error = RowError("engine_error", message, status=500)
+        self._done.append(Failure(sequence.prompt.row, row_error, sequence.prompt.key))
+
+    def _unfinished(self) -> list[Sequence]:
+        """Every sequence that is somewhere between the queue and its ending."""
+        in_flight = self._in_flight.rows if self._in_flight else []
+        joining = self._prefill.sequences if self._prefill else []
+        everyone = {id(s): s for s in [*in_flight, *self._batch.rows, *joining] if s is not None}
+        return [s for s in everyone.values() if s.ending is None]
+
+    def _reset(self) -> None:
+        self._in_flight: Step | None = None
+        self._prefill: Prefill | None = None
+        self._batch = Batch(
+            self._model,
+            max_rows=self._max_num_seqs,
+            vocab_size=self._vocab_size,
+            batched=self._batched,
+        )
+
+    def _note(self) -> None:
+        joining = len(self._prefill.sequences) if self._prefill else 0
+        self.stats.running = len(self._batch.live) + joining
+        self.stats.peak_running = max(self.stats.peak_running, self.stats.running)
+        self.stats.waiting = len(self._queue)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """MLX reports a failed allocation as MemoryError or as a RuntimeError that says so."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "malloc" in text or "out of memory" in text

@@ -1,0 +1,96 @@
+"""The sequences that wait for a place, and which of them go next.
+
+Admission control happens here: a sequence is let in only if the KV caches fit even at everyone's
+longest, so that a running one never has to be thrown out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from batchrun.engine.budget import LayerCost
+from batchrun.engine.finishing import Finisher
+from batchrun.engine.row import Sequence
+from batchrun.records import Prompt
+
+# Prompts that are prefilled together may differ in length: padding up to this share of their
+# tokens, or up to this many, is cheaper than another turn.
+PADDING_SHARE = 0.25
+PADDING_TOKENS = 64
+
+
+class Queue:
+    """Waiting sequences, refilled from a stream of prompts. `kv_bytes` bounds the caches of all
+    running sequences together; None is no bound."""
+
+    def __init__(self, finisher: Finisher, costs: tuple[LayerCost, ...], kv_bytes: int | None):
+        self._finisher = finisher
+        self._costs = costs
+        self._kv_bytes = kv_bytes
+        self._waiting: deque[Sequence] = deque()
+        self._source: Iterator[Prompt | None] = iter(())
+        self._exhausted = True
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing waits and nothing more will come."""
+        return self._exhausted and not self._waiting
+
+    def feed_from(self, prompts: Iterable[Prompt | None]) -> None:
+        self._source, self._exhausted = iter(prompts), False
+
+    def refill(self, count: int) -> None:
+        """Have `count` sequences waiting, as far as the source has prompts ready."""
+        while len(self) < count and not self._exhausted:
+            try:
+                prompt = next(self._source)
+            except StopIteration:
+                self._exhausted = True
+                return
+            if prompt is None:
+                return
+            self._waiting.extend(self._sequences(prompt))
+
+    def put_back(self, sequences: list[Sequence]) -> None:
+        """Sequences whose run was cut short start over, before all others."""
+        self._waiting.extendleft(sequence.restart() for sequence in reversed(sequences))
+
+    def take_empty(self) -> list[Sequence]:
+        """Those at the front that ask for no token at all."""
+        taken = []
+        while self._waiting and self._waiting[0].max_tokens == 0:
+            taken.append(self._waiting.popleft())
+        return taken
+
+    def take(self, room: int, running: list[Sequence], max_tokens: int) -> list[Sequence]:
+        """Up to `room` sequences for one prefill beside those `running`, `max_tokens` prompt
+        tokens at most, padding included; one alone may be longer."""
+        taken: list[Sequence] = []
+        used = sum(sequence.kv_bytes for sequence in running)
+        while self._waiting and len(taken) < room:
+            sequence = self._waiting[0]
+            used += sequence.kv_bytes
+            # With nothing else running there is no better moment to try.
+            if self._kv_bytes is not None and used > self._kv_bytes and (running or taken):
+                break
+            if taken and not _prefill_well([*taken, sequence], max_tokens):
+                break
+            taken.append(self._waiting.popleft())
+        return taken
+
+    def _sequences(self, prompt: Prompt) -> Iterator[Sequence]:
+        longest = len(prompt.token_ids) + prompt.sampling.max_tokens
+        kv_bytes = sum(cost.bytes(longest) for cost in self._costs)
+        for choice in range(prompt.sampling.n):
+            yield Sequence(prompt, choice, kv_bytes, self._finisher.watcher(prompt.sampling))
+
+
+def _prefill_well(sequences: list[Sequence], max_tokens: int) -> bool:
+    lengths = {id(s.prompt): len(s.prompt.token_ids) for s in sequences}.values()
+    padded = max(lengths) * len(lengths)
+    padding = padded - sum(lengths)
+    return padded <= max_tokens and padding <= max(PADDING_TOKENS, PADDING_SHARE * padded)

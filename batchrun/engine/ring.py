@@ -1,0 +1,192 @@
+"""KV caches of plain attention layers for a batch whose rows come and go.
+
+All rows write their next token into the same column, and columns are used in a circle: a row of
+n tokens lives in the n columns before the write position, wherever that is. So a row joins by copying its own
+tokens only, leaves by being forgotten, and no row is ever shifted because of another. Attention does not mind the
+order of keys; a mask by age says which columns are a row's own.
+
+`Ring` is that geometry, the same for every layer; `RingKV` is one layer's keys and values, with the
+names that mlx-lm's models expect of a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+
+# Columns are added and removed in steps: a step costs one copy of everything, a spare column a
+# little attention in each decode step.
+COLUMN_STEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Relayout:
+    """Move the newest token to the last of `columns` columns, older ones before it."""
+
+    head: int
+    columns: int
+
+
+@dataclass(slots=True)
+class Ring:
+    """Where each row's tokens are. `lengths` are tokens per row, `head` is the next column."""
+
+    max_rows: int
+    lengths: list[int] = field(default_factory=list)
+    columns: int = 0
+    head: int = 0
+    capacity: int = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def offset(self) -> mx.array:
+        """Position of each row's next token, int32 (rows,)."""
+        return mx.array(np.array(self.lengths, dtype=np.int32))
+
+    def mask(self, window: int | None) -> mx.array:
+        """Which columns each row sees once its next token is written: bool (rows, 1, 1, columns).
+        With `window`, only the newest `window` tokens of each."""
+        age = (self.head - np.arange(self.columns)) % self.columns
+        seen = np.array(self.lengths)[:, None]
+        if window is not None:
+            seen = np.minimum(seen, window - 1)
+        return mx.array((age[None] <= seen)[:, None, None])
+
+    def fit(self, length: int) -> Relayout | None:
+        """Make room for rows of up to `length` tokens, or give up room that is far too large;
+        what the layers have to do for it is returned."""
+        columns = -(-max(length, 1) // COLUMN_STEP) * COLUMN_STEP
+        if columns <= self.columns <= columns + max(columns // 2, 2 * COLUMN_STEP):
+            return None
+        relayout = Relayout(self.head, columns)
+        self.columns, self.head = columns, 0
+        return relayout
+
+    def append(self, lengths: Many[int]) -> None:
+        self.lengths.extend(lengths)
+        if self.rows > self.capacity:
+            self.capacity = min(self.max_rows, max(self.rows, 2 * self.capacity))
+
+    def retire(self, row: int) -> None:
+        """Forget a row's tokens: it no longer counts in what `fit` has to hold."""
+        self.lengths[row] = 0
+
+    def filter(self, keep: Many[int]) -> None:
+        self.lengths = [self.lengths[row] for row in keep]
+
+    def advance(self) -> None:
+        """Every row has written one token."""
+        self.lengths = [length + 1 for length in self.lengths]
+        self.head = (self.head + 1) % self.columns
+
+    def spans(self, length: int) -> list[tuple[int, int, int]]:
+        """The columns of a row of `length` tokens, as (first column, first token, count)."""
+        start = (self.head - length) % self.columns
+        first = min(length, self.columns - start)
+        parts = [(start, 0, first), (0, first, length - first)]
+        return [part for part in parts if part[2] > 0]
+
+
+class RingKV:
+    """One layer's keys and values: (capacity, KV heads, columns, head size) each, or None while
+    no row has any token."""
+
+    def __init__(self, ring: Ring):
+        self.ring = ring
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    @property
+    def offset(self) -> mx.array:
+        return self.ring.offset
+
+    @property
+    def state(self) -> tuple[mx.array | None, mx.array | None]:
+        return self.keys, self.values
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
+
+    def empty(self) -> bool:
+        return self.keys is None
+
+    def size(self) -> int:
+        return max(self.ring.lengths)
+
+    def make_mask(
+        self, num_tokens: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array:
+        self._check_single(num_tokens)
+        return self.ring.mask(window_size)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Write one token of every row; returns all columns, to be used with `make_mask`'s mask."""
+        self._check_single(keys.shape[2])
+        self.keys = self._write(self.keys, keys)
+        self.values = self._write(self.values, values)
+        return self.keys[: self.ring.rows], self.values[: self.ring.rows]
+
+    def relayout(self, change: Relayout) -> None:
+        if self.keys is not None and self.values is not None:
+            self.keys = _relayout(self.keys, change)
+            self.values = _relayout(self.values, change)
+
+    def extend(self, first_row: int, keys: mx.array, values: mx.array, picks: Many[int]) -> None:
+        """Copy rows `picks` of right-padded `keys` and `values` into the rows from `first_row`
+        on, whose lengths the ring already knows."""
+        self.keys = self._copy(self.keys, first_row, keys, picks)
+        self.values = self._copy(self.values, first_row, values, picks)
+
+    def filter(self, keep: Many[int]) -> None:
+        """Rows already in place cost nothing. `keep` must not move a row over one that is
+        moved later: fill holes from the end."""
+        if self.keys is None or self.values is None:
+            return
+        for row, source in enumerate(keep):
+            if row != source:
+                self.keys[row] = self.keys[source]
+                self.values[row] = self.values[source]
+
+    def _write(self, buffer: mx.array | None, new: mx.array) -> mx.array:
+        buffer = self._with_capacity(buffer, new)
+        head = self.ring.head
+        buffer[: self.ring.rows, :, head : head + 1] = new
+        return buffer
+
+    def _copy(
+        self, buffer: mx.array | None, first_row: int, new: mx.array, picks: Many[int]
+    ) -> mx.array:
+        buffer = self._with_capacity(buffer, new)
+        for row, pick in enumerate(picks, start=first_row):
+            for column, token, count in self.ring.spans(self.ring.lengths[row]):
+                buffer[row, :, column : column + count] = new[pick, :, token : token + count]
+        return buffer
+
+    def _with_capacity(self, buffer: mx.array | None, like: mx.array) -> mx.array:
+        _, heads, _, size = like.shape
+        if buffer is None:
+            return mx.zeros((self.ring.capacity, heads, self.ring.columns, size), like.dtype)
+        missing = self.ring.capacity - buffer.shape[0]
+        return mx.pad(buffer, [(0, missing), (0, 0), (0, 0), (0, 0)]) if missing > 0 else buffer
+
+    def _check_single(self, num_tokens: int) -> None:
+        if num_tokens != 1:
+            raise ValueError(f"a decode batch takes one token a row, not {num_tokens}")
+
+
+def _relayout(buffer: mx.array, change: Relayout) -> mx.array:
+    head, columns = change.head, change.columns
+    ordered = [buffer[:, :, head:], buffer[:, :, :head]] if head else [buffer]
+    missing = columns - buffer.shape[2]
+    if missing > 0:
+        rows, heads, _, size = buffer.shape
+        ordered.insert(0, mx.zeros((rows, heads, missing, size), buffer.dtype))
+    moved = mx.concatenate(ordered, axis=2) if len(ordered) > 1 else buffer
+    return moved[:, :, -columns:] if missing < 0 else moved

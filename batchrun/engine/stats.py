@@ -1,0 +1,29 @@
+"""What the engine has done so far: plain counters that others may read at any time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Running totals. Times are seconds, sizes bytes.
+
+    `row_steps` adds up the rows that each decode step really served, so that row_steps /
+    decode_steps is the mean number of rows in a step. `cached_tokens` are prompt tokens whose
+    caches were taken from another row instead of being computed.
+    """
+
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    prefill_tokens: int = 0
+    cached_tokens: int = 0
+    decode_tokens: int = 0
+    decode_steps: int = 0
+    row_steps: int = 0
+    running: int = 0
+    peak_running: int = 0
+    waiting: int = 0
+    kv_bytes_peak: int = 0
+    retries: int = 0
+    notes: list[str] = field(default_factory=list)
