@@ -50,12 +50,12 @@ class PrefillCaches:
             self._widen()
 
     def _widen(self) -> None:
-        num_rows = len(self.lengths)
         padding = [max(self.lengths) - length for length in self.lengths]
         for index, cache in enumerate(self.layers):
             if not _is_plain(cache):
-                self.layers[index] = cache.merge([cache] * num_rows)
-                self.layers[index].prepare(lengths=self.lengths, right_padding=padding)
+                self.layers[index] = cache.merge([cache] * len(self.lengths))
+                if any(padding):
+                    self.layers[index].prepare(lengths=self.lengths, right_padding=padding)
 
     def finalize(self, *, batched: bool) -> None:
         """To be called once every prompt is in."""

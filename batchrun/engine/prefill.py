@@ -34,7 +34,7 @@ class Prefill:
 
     def step(self, max_tokens: int) -> int:
         """Feed the next chunk, at most `max_tokens` with padding; returns the prompt tokens fed."""
-        end = min(max(self.lengths), self._position + max(1, max_tokens // len(self._rows)))
+        end = self._position + self._width(max_tokens)
         chunk = np.zeros((len(self._rows), end - self._position), dtype=np.int32)
         fed = 0
         for row, token_ids in enumerate(self._rows):
@@ -45,6 +45,14 @@ class Prefill:
         self.caches.evaluate()
         self._position = end
         return fed
+
+    def _width(self, max_tokens: int) -> int:
+        """Columns of the next chunk: what is left in equal parts. Never one column where rows are
+        padded: mlx-lm's recurrent and sliding-window layers take that for decoding."""
+        left = max(self.lengths) - self._position
+        chunks = -(-left * len(self._rows) // max_tokens)
+        width = -(-left // chunks)
+        return max(width, 2) if len(self._rows) > 1 else width
 
     def finish(self) -> None:
         """Complete the caches and note which tokens each sequence did not have to compute."""
