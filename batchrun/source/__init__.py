@@ -1,0 +1,11 @@
+"""Files -> Requests: which files, what rows they hold, and what each row asks for.
+
+Knows nothing of models, tokens or outputs; media parts pass through unseen.
+"""
+
+from __future__ import annotations
+
+from batchrun.source.files import resolve_inputs
+from batchrun.source.reading import count_rows, kept_schema, read_requests
+
+__all__ = ["count_rows", "kept_schema", "read_requests", "resolve_inputs"]

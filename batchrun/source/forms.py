@@ -1,0 +1,169 @@
+"""One row's columns -> Request, for rows that are requests themselves.
+
+The forms: an OpenAI batch line (`method`, `url`, `body`) or its `body` alone, Anthropic's `params`,
+and bare rows with `messages` or `prompt` among their columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchrun.errors import RowError
+from batchrun.records import Request, Row, Sampling
+from batchrun.source.anthropic import anthropic_body
+from batchrun.source.fields import (
+    HARMLESS_FIELDS,
+    REQUEST_FIELDS,
+    UNSUPPORTED_FIELDS,
+    Body,
+    check_fields,
+    shown,
+    without_nulls,
+)
+from batchrun.source.messages import read_messages, read_tools
+from batchrun.source.sampling import SAMPLING_FIELDS, read_sampling
+
+KNOWN_FIELDS = (
+    REQUEST_FIELDS | HARMLESS_FIELDS | UNSUPPORTED_FIELDS.keys() | SAMPLING_FIELDS | {"stream"}
+)
+
+_CHAT_URL = "/v1/chat/completions"
+_COMPLETION_URL = "/v1/completions"
+_CHAT_ONLY = ("tools", "chat_template_kwargs")
+
+
+def read_custom_id(columns: dict[str, Any]) -> str | None:
+    """The row's `custom_id`, a number as its string."""
+    value = columns.get("custom_id")
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise RowError(
+        "invalid_request",
+        f"custom_id must be a string or a number, not {shown(value)}",
+        param="custom_id",
+    )
+
+
+def read_request(row: Row, columns: dict[str, Any], defaults: Sampling) -> Request:
+    """The request that the row is; fields that it leaves out are those of `defaults`.
+
+    Unknown columns of a bare row are data and ignored; an unknown field of a body is not.
+    Raises RowError, with the dotted path of the field at fault.
+    """
+    columns = {name: value for name, value in columns.items() if value is not None}
+    body = _body(columns)
+    check_fields(body, KNOWN_FIELDS)
+    is_chat = _is_chat(body, columns.get("url") if "body" in columns else None)
+    return Request(
+        row=row,
+        sampling=read_sampling(body, defaults, is_chat=is_chat),
+        messages=read_messages(body) if is_chat else None,
+        prompt=None if is_chat else _prompt(body),
+        tools=read_tools(body) if is_chat else None,
+        template_kwargs=_template_kwargs(body),
+        model=_model(body),
+    )
+
+
+def _body(columns: dict[str, Any]) -> Body:
+    forms = [name for name in ("body", "params", "messages", "prompt") if name in columns]
+    if len(forms) > 1:
+        raise RowError(
+            "invalid_request",
+            f"the row has both {forms[0]} and {forms[1]}; keep one, or use --prompt",
+            param=forms[1],
+        )
+    if not forms:
+        raise _no_request(columns)
+    if forms == ["body"]:
+        _check_method(columns)
+        return Body(without_nulls(_object(columns, "body")), "body.")
+    if forms == ["params"]:
+        return anthropic_body(without_nulls(_object(columns, "params")))
+    known = {name: columns[name] for name in columns if name in KNOWN_FIELDS}
+    return Body(without_nulls(known))
+
+
+def _no_request(columns: dict[str, Any]) -> RowError:
+    if "url" in columns or "method" in columns:
+        return RowError("missing_required_parameter", "body is missing", param="body")
+    names = ", ".join(columns) or "none"
+    return RowError(
+        "missing_required_parameter",
+        f"the row has neither messages, prompt nor body; make one of its columns ({names}) "
+        "with --prompt",
+        param="messages",
+    )
+
+
+def _object(columns: dict[str, Any], name: str) -> dict[str, Any]:
+    value = columns[name]
+    if not isinstance(value, dict):
+        raise RowError(
+            "invalid_request", f"{name} must be an object, not {shown(value)}", param=name
+        )
+    return value
+
+
+def _check_method(columns: dict[str, Any]) -> None:
+    method = columns.get("method", "POST")
+    if method != "POST":
+        raise RowError(
+            "invalid_request", f"method must be POST, not {shown(method)}", param="method"
+        )
+
+
+def _is_chat(body: Body, url: Any) -> bool:
+    """By the url where there is one, else by which of messages and prompt is there."""
+    if url not in (None, _CHAT_URL, _COMPLETION_URL):
+        raise RowError(
+            "invalid_url",
+            f"url {shown(url)} is not served; use {_CHAT_URL} or {_COMPLETION_URL}",
+            param="url",
+        )
+    is_chat = url == _CHAT_URL or (url is None and "prompt" not in body.fields)
+    wanted, other = ("messages", "prompt") if is_chat else ("prompt", "messages")
+    if wanted not in body.fields:
+        raise body.error(wanted, "is missing", code="missing_required_parameter")
+    if other in body.fields:
+        raise body.error(other, f"has no place beside {wanted}; remove one of them")
+    if not is_chat:
+        _refuse_chat_fields(body)
+    return is_chat
+
+
+def _refuse_chat_fields(body: Body) -> None:
+    for name in _CHAT_ONLY:
+        if body.fields.get(name):
+            raise body.error(name, "needs a chat request: give messages, not prompt")
+
+
+def _prompt(body: Body) -> str | list[int]:
+    prompt = body.fields["prompt"]
+    if isinstance(prompt, list) and any(isinstance(item, str | list) for item in prompt):
+        raise body.error("prompt", "holds several prompts; give each its own row")
+    if not isinstance(prompt, str) and not _is_token_ids(prompt):
+        raise body.error("prompt", f"must be a string or token ids, not {shown(prompt)}")
+    if not prompt:
+        raise body.error("prompt", "is empty")
+    return prompt
+
+
+def _is_token_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _template_kwargs(body: Body) -> dict[str, Any]:
+    value = body.fields.get("chat_template_kwargs", {})
+    if not isinstance(value, dict):
+        raise body.error("chat_template_kwargs", f"must be an object, not {shown(value)}")
+    return value
+
+
+def _model(body: Body) -> str | None:
+    value = body.fields.get("model")
+    if value is None or isinstance(value, str):
+        return value
+    raise body.error("model", f"must be a string, not {shown(value)}")

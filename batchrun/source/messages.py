@@ -1,0 +1,92 @@
+"""The messages and tools of a chat request, checked.
+
+Nothing is rendered, and media parts pass unseen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchrun.source.fields import Body, shown
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def read_messages(body: Body) -> list[dict[str, Any]]:
+    """The body's messages, `system` first. Raises RowError naming the message at fault.
+
+    An assistant's missing content beside tool calls becomes "": chat templates differ in what
+    they make of null and of an absent key, while all print an empty string as nothing.
+    """
+    messages = body.fields["messages"]
+    if not isinstance(messages, list):
+        raise body.error("messages", f"must be a list, not {shown(messages)}")
+    if not messages:
+        raise body.error("messages", "is empty; give at least one message")
+    read = [_message(body, f"messages[{i}]", item) for i, item in enumerate(messages)]
+    if body.system is None:
+        return read
+    _check_content(body, "system", body.system)
+    return [{"role": "system", "content": body.system}, *read]
+
+
+def read_tools(body: Body) -> list[dict[str, Any]] | None:
+    """The body's tools, None where there are none or `tool_choice` is "none"."""
+    tools = body.fields.get("tools", [])
+    if not _is_list_of_objects(tools):
+        raise body.error("tools", f"must be a list of objects, not {shown(tools)}")
+    for i, tool in enumerate(tools):
+        if tool.get("type", "function") != "function":
+            raise body.error(
+                f"tools[{i}].type", "is supported only as function", code="unsupported_parameter"
+            )
+    return tools if tools and _tool_choice(body) == "auto" else None
+
+
+def _tool_choice(body: Body) -> str:
+    choice = body.fields.get("tool_choice", "auto")
+    if choice in ("auto", "none"):
+        return str(choice)
+    raise body.error(
+        "tool_choice", f"{shown(choice)} is not supported; use auto", code="unsupported_parameter"
+    )
+
+
+def _message(body: Body, name: str, message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise body.error(name, f"must be an object, not {shown(message)}")
+    role = message.get("role")
+    if role not in ROLES:
+        problem = f"must be one of {', '.join(ROLES)}, not {shown(role)}"
+        raise body.error(f"{name}.role", problem)
+    _check_tool_calls(body, name, message)
+    if message.get("content", []) == [] and message.get("tool_calls"):
+        return message | {"content": ""}
+    _check_content(body, f"{name}.content", message.get("content"))
+    return message
+
+
+def _check_tool_calls(body: Body, name: str, message: dict[str, Any]) -> None:
+    calls = message.get("tool_calls", [])
+    if not _is_list_of_objects(calls):
+        raise body.error(f"{name}.tool_calls", "must be a list of objects")
+
+
+def _check_content(body: Body, name: str, content: Any) -> None:
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list) or not content:
+        raise body.error(name, f"must be a string or a list of parts, not {shown(content)}")
+    for i, part in enumerate(content):
+        _check_part(body, f"{name}[{i}]", part)
+
+
+def _check_part(body: Body, name: str, part: Any) -> None:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise body.error(name, f"must be an object with a type, not {shown(part)}")
+    if part["type"] == "text" and not isinstance(part.get("text"), str):
+        raise body.error(f"{name}.text", "must be a string")
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)

@@ -1,0 +1,193 @@
+"""The input from end to end: files -> rows -> requests.
+
+Memory is that of one row, or of one batch of a Parquet file, however long the input is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from batchrun.config import SourceConfig
+from batchrun.errors import RowError, UsageError
+from batchrun.records import Failure, Request, Row
+from batchrun.source import delimited, jsonl
+from batchrun.source.cells import parse_structured, parse_typed
+from batchrun.source.files import (
+    Kind,
+    RawRow,
+    is_compressed,
+    is_stream,
+    kind_of,
+    resolve_inputs,
+)
+from batchrun.source.forms import read_custom_id, read_request
+from batchrun.source.templates import Template, chat_messages, with_system
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_requests(config: SourceConfig) -> Iterator[Request | Failure]:
+    """The requests of all rows in order, with a Failure in the place of each faulty row.
+
+    With `config.prompt` every row is data: its columns fill the templates, and its sampling is
+    `config.sampling` whole. Without it rows are requests; `config.system` is then put before
+    the messages of chat rows that have no system message of their own.
+
+    Raises UsageError at once for inputs or templates that cannot work, and RunError, after the
+    rows before it, for a file that cannot be read to its end.
+    """
+    recipe = _Recipe(
+        config, _template(config.prompt, "--prompt"), _template(config.system, "--system")
+    )
+    paths = resolve_inputs(config.inputs)
+    _check_keep(config, paths)
+    return islice(_requests(recipe, paths), config.limit)
+
+
+def count_rows(paths: list[str]) -> int | None:
+    """How many rows the files hold; None where only reading them whole would tell."""
+    counts = [_count(path) for path in paths]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def kept_schema(config: SourceConfig) -> pa.Schema | None:
+    """The types of the kept columns' values; None unless all inputs are Parquet.
+
+    Raises UsageError for a kept column that no file has, or of types that do not go together.
+    """
+    paths = resolve_inputs(config.inputs)
+    _check_keep(config, paths)
+    if any(kind_of(path) != "parquet" for path in paths):
+        return None
+    return _kept_schema(config.keep, paths)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """How one row becomes a request."""
+
+    config: SourceConfig
+    prompt: Template | None
+    system: Template | None
+
+    def request(self, index: int, path: str, raw: RawRow) -> Request | Failure:
+        row = Row(index, path, raw.line)
+        if isinstance(raw.columns, RowError):
+            return Failure(row, raw.columns)
+        row = replace(row, kept=self._kept(raw.columns))
+        try:
+            row = replace(row, custom_id=read_custom_id(raw.columns))
+            return self._made(row, raw.columns)
+        except RowError as error:
+            return Failure(row, error)
+
+    def _kept(self, columns: dict[str, Any]) -> dict[str, Any]:
+        if self.config.keep is None:
+            return columns
+        return {name: columns.get(name) for name in self.config.keep}
+
+    def _made(self, row: Row, columns: dict[str, Any]) -> Request:
+        if self.prompt is not None:
+            messages = chat_messages(columns, self.prompt, self.system)
+            return Request(row=row, sampling=self.config.sampling, messages=messages)
+        request = read_request(row, _parsed(row.file, columns), self.config.sampling)
+        return request if self.system is None else with_system(request, columns, self.system)
+
+    def columns(self, names: list[str]) -> list[str] | None:
+        """Which of a Parquet file's columns are needed; None for all of them.
+
+        All too where a template names one that is not there, so that its error can list them.
+        """
+        if self.prompt is None or self.config.keep is None:
+            return None
+        used = [template.columns for template in (self.prompt, self.system) if template]
+        if any(needed is None or not needed <= set(names) for needed in used):
+            return None
+        wanted = {"custom_id", *self.config.keep}.union(*(needed or () for needed in used))
+        return [name for name in names if name in wanted] or None
+
+
+def _template(source: str | None, flag: str) -> Template | None:
+    return None if source is None else Template(source, flag)
+
+
+def _requests(recipe: _Recipe, paths: list[str]) -> Iterator[Request | Failure]:
+    rows = ((path, raw) for path in paths for raw in _raw_rows(path, recipe))
+    for index, (path, raw) in enumerate(rows):
+        yield recipe.request(index, path, raw)
+
+
+def _raw_rows(path: str, recipe: _Recipe) -> Iterator[RawRow]:
+    kind = kind_of(path)
+    if kind == "jsonl":
+        return jsonl.read(path)
+    if kind == "parquet":
+        return _parquet().read(path, recipe.columns(_parquet().read_schema(path).names))
+    return delimited.read(path, kind)
+
+
+def _parsed(path: str, columns: dict[str, Any]) -> dict[str, Any]:
+    kind = kind_of(path)
+    if kind == "jsonl":
+        return columns
+    return parse_structured(columns) if kind == "parquet" else parse_typed(columns)
+
+
+def _count(path: str) -> int | None:
+    kind = kind_of(path)
+    if kind == "parquet":
+        return int(_parquet().count(path))
+    if kind != "jsonl" or is_stream(path) or is_compressed(path):
+        return None
+    return jsonl.count(path)
+
+
+def _check_keep(config: SourceConfig, paths: list[str]) -> None:
+    """Raises UsageError for a kept column that no table has; in JSONL any row may have it.
+
+    Headers that cannot be used are found here too, before anything is read.
+    """
+    tables = [_column_names(path, kind_of(path)) for path in paths if not is_stream(path)]
+    names = {name for table in tables for name in table or ()}
+    if None in tables or len(tables) < len(paths):
+        return
+    for name in config.keep or ():
+        if name not in names:
+            raise UsageError(
+                f"--keep {name}: no such column; the input has {', '.join(sorted(names))}"
+            )
+
+
+def _column_names(path: str, kind: Kind) -> list[str] | None:
+    if kind == "jsonl":
+        return None
+    if kind == "parquet":
+        return list(_parquet().read_schema(path).names)
+    return delimited.read_header(path, kind)
+
+
+def _kept_schema(keep: tuple[str, ...] | None, paths: list[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    schemas = [_parquet().read_schema(path).remove_metadata() for path in paths]
+    kept = [
+        pa.schema([field for field in schema if keep is None or field.name in keep])
+        for schema in schemas
+    ]
+    try:
+        together = pa.unify_schemas(kept, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        problem = str(error).partition("\n")[0]
+        raise UsageError(f"kept columns differ between input files: {problem}") from error
+    return together if keep is None else pa.schema([together.field(name) for name in keep])
+
+
+def _parquet() -> Any:
+    """The Parquet reader, loaded only when there is Parquet to read: Arrow is slow to load."""
+    from batchrun.source import parquet
+
+    return parquet
