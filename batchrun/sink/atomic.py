@@ -1,0 +1,61 @@
+"""Files that are at their path whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from batchrun.errors import RunError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `path` when the block ends without an exception.
+
+    Whoever calls this holds the lock of the output, so temporary files of earlier runs are dead
+    and are removed. Raises RunError when the file cannot be written; `path` is then as it was.
+    """
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        _remove_leftovers(path)
+        try:
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {_reason(error)} and run again, finished rows are kept"
+        ) from error
+    _sync_folder(path.parent)
+
+
+def _remove_leftovers(path: Path) -> None:
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
+        leftover.unlink(missing_ok=True)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in _FULL:
+        return "the disk is full; free some space"
+    return f"{error.strerror or error}; check the disk"
+
+
+def _sync_folder(folder: Path) -> None:
+    # Some network file systems refuse this for folders; the file itself is safe already.
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,98 @@
+"""The output of a finished run, in either format, and the answers of an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from batchrun.config import OutputFormat
+from batchrun.errors import RunError, UsageError
+from batchrun.records import Answer
+from batchrun.sink import jsonl
+from batchrun.sink.atomic import replacing
+from batchrun.sink.journal import Journal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ENDINGS: dict[str, OutputFormat] = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+def output_format(path: Path, asked: OutputFormat | None = None) -> OutputFormat:
+    """The format asked for, or the one that the name's ending says; UsageError if neither."""
+    found = asked or _ENDINGS.get(path.suffix.lower())
+    if found is None:
+        raise UsageError(
+            f"cannot tell the format of the output {path}: end its name in .parquet or .jsonl, "
+            "or pass --format"
+        )
+    return found
+
+
+def journal_path(output: Path) -> Path:
+    return output.with_name(output.name + ".journal")
+
+
+def errors_path(output: Path) -> Path:
+    """Where the failed rows of `output` are listed."""
+    return output.with_name(output.stem + ".errors.jsonl")
+
+
+def write_output(
+    journal: Journal,
+    path: Path,
+    kind: OutputFormat,
+    kept_schema: pa.Schema | None = None,
+) -> None:
+    """Writes the run's results to `path` and its failed rows to `errors_path(path)`.
+
+    Both appear whole, in place of any earlier ones; without failed rows there is no errors file.
+    Raises RunError when they cannot be written or a row has neither answer nor error yet.
+    """
+    pending = journal.counts().pending
+    if pending:
+        raise RunError(f"{pending} rows have no result yet; run again to finish them")
+    _write_errors(journal, errors_path(path))
+    with replacing(path) as file:
+        _write(journal, file, kind, kept_schema)
+
+
+def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:
+    """The answers in an earlier output, streamed; raises UsageError when it is no such file."""
+    try:
+        yield from _read(path, kind)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} exists and is not an output of batchrun in {kind} form ({error}); "
+            "choose another output, or pass --fresh to replace it"
+        ) from error
+
+
+def _read(path: Path, kind: OutputFormat) -> Iterator[Answer]:
+    if kind == "jsonl":
+        return jsonl.read(path)
+    from batchrun.sink import parquet
+
+    return parquet.read(path)
+
+
+def _write(
+    journal: Journal, file: IO[bytes], kind: OutputFormat, kept_schema: pa.Schema | None
+) -> None:
+    if kind == "jsonl":
+        return jsonl.write(journal, file)
+    from batchrun.sink import parquet
+
+    return parquet.write(journal, file, kept_schema)
+
+
+def _write_errors(journal: Journal, path: Path) -> None:
+    failures = journal.failures()
+    first = next(failures, None)
+    if first is None:
+        path.unlink(missing_ok=True)
+        return
+    with replacing(path) as file:
+        jsonl.write_failures(chain([first], failures), file)

@@ -1,0 +1,181 @@
+"""The Parquet output: one row per choice, the columns below and then the kept ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchrun.records import Answer, Result
+from batchrun.sink.encode import dumps, microseconds, parse_stop, stop_text
+from batchrun.sink.journal import Journal
+from batchrun.sink.kept import Column, plan_columns
+
+COLUMNS = pa.schema(
+    [
+        ("row", pa.int64()),
+        ("custom_id", pa.string()),
+        ("choice", pa.int32()),
+        ("text", pa.string()),
+        ("reasoning", pa.string()),
+        ("tool_calls", pa.string()),
+        ("finish_reason", pa.string()),
+        ("stop_reason", pa.string()),
+        ("logprobs", pa.string()),
+        ("prompt_tokens", pa.int32()),
+        ("cached_tokens", pa.int32()),
+        ("completion_tokens", pa.int32()),
+        ("seconds", pa.float64()),
+        ("status_code", pa.int32()),
+        ("error_code", pa.string()),
+        ("error_message", pa.string()),
+        ("model", pa.string()),
+        ("request_key", pa.string()),
+        ("finished_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_METADATA = {"batchrun": json.dumps({"version": 1})}
+
+# A row group ends at whichever comes first; a batch is what is in memory as Python objects.
+_GROUP_ROWS = 8192
+_GROUP_BYTES = 64 * 2**20
+_BATCH_ROWS = 128
+
+_OPTIONAL = ("reasoning", "tool_calls", "stop_reason", "logprobs")
+_NEEDED = (
+    "request_key",
+    "choice",
+    "text",
+    "finish_reason",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "seconds",
+    "model",
+    "finished_at",
+)
+
+
+def write(journal: Journal, file: IO[bytes], kept_schema: pa.Schema | None) -> None:
+    """Writes all results; `kept_schema` holds the kept columns' types where known."""
+    kept = plan_columns(journal.kept(), kept_schema, COLUMNS.names)
+    schema = pa.schema([*COLUMNS, *(column.field for column in kept)], _METADATA)
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for group in _groups(_batches(journal.results(), kept, schema)):
+            writer.write_table(group, row_group_size=_GROUP_ROWS)
+
+
+def read(path: Path) -> Iterator[Answer]:
+    """The answers of an earlier output; raises ValueError or OSError if it is none."""
+    try:
+        with pq.ParquetFile(path) as file:
+            for record in _records(file):
+                if all(record[name] is not None for name in _NEEDED):
+                    yield _answer(record)
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
+
+
+def _batches(
+    results: Iterator[Result], kept: list[Column], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    while batch := list(islice(results, _BATCH_ROWS)):
+        values = zip(*map(_values, batch), strict=True)
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(values, COLUMNS, strict=True)
+        ]
+        rows = [result.row.kept for result in batch]
+        arrays += [column.array(rows) for column in kept]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+            rows = size = 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _values(result: Result) -> tuple[Any, ...]:
+    """One row of the fixed columns, in their order."""
+    row, answer, error = result.row, result.answer, result.error
+    moment = microseconds(result.finished_at)
+    if answer is None:
+        assert error is not None
+        nothing = (None,) * 10
+        problem = (error.status, error.code, error.message)
+        return (row.index, row.custom_id, 0, *nothing, *problem, None, result.key, moment)
+    return (
+        row.index,
+        row.custom_id,
+        answer.choice,
+        answer.text,
+        answer.reasoning,
+        _json(answer.tool_calls),
+        answer.finish_reason,
+        stop_text(answer.stop_reason),
+        _json(answer.logprobs),
+        answer.prompt_tokens,
+        answer.cached_tokens,
+        answer.completion_tokens,
+        answer.seconds,
+        200,
+        None,
+        None,
+        answer.model,
+        answer.key,
+        moment,
+    )
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else dumps(value)
+
+
+def _records(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
+    """Rows as dicts, whatever types another program has given the columns since; times in us."""
+    missing = set(COLUMNS.names) - set(file.schema_arrow.names)
+    if missing:
+        raise ValueError(f"it has no column {min(missing)}")
+    for batch in file.iter_batches(1024, columns=[*_NEEDED, *_OPTIONAL]):
+        names = batch.schema.names
+        arrays = [batch.column(name).cast(COLUMNS.field(name).type) for name in names]
+        moment = names.index("finished_at")
+        arrays[moment] = arrays[moment].cast(pa.int64())
+        yield from pa.RecordBatch.from_arrays(arrays, names=names).to_pylist()
+
+
+def _answer(record: dict[str, Any]) -> Answer:
+    return Answer(
+        key=record["request_key"],
+        choice=record["choice"],
+        text=record["text"],
+        finish_reason=record["finish_reason"],
+        stop_reason=parse_stop(record["stop_reason"]),
+        prompt_tokens=record["prompt_tokens"],
+        cached_tokens=record["cached_tokens"],
+        completion_tokens=record["completion_tokens"],
+        seconds=record["seconds"],
+        model=record["model"],
+        finished_at=record["finished_at"] / 1e6,
+        reasoning=record["reasoning"],
+        tool_calls=_parsed(record["tool_calls"]),
+        logprobs=_parsed(record["logprobs"]),
+    )
+
+
+def _parsed(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
