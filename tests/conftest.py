@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from batchrun import device
 from tests import tiny
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when first imported
+device.prepare()
 
 
 @pytest.fixture(scope="session")

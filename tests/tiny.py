@@ -1,7 +1,7 @@
 """Tiny random models with a real tokenizer, written in the layout of a model directory.
 
-`build("gemma3", folder)` writes config.json, model.safetensors (float32), generation_config.json and
-a byte-level BPE tokenizer with a ChatML template. The same arguments give the same bytes. The
+`build("gemma3", folder)` writes config.json, model.safetensors (float32), generation_config.json
+and a byte-level BPE tokenizer with a ChatML template. The same arguments give the same bytes. The
 weights are random but wide enough that greedy tokens vary.
 """
 
