@@ -1,0 +1,116 @@
+"""Request -> Prompt: token ids, the checks that need the model's sizes, and the key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from batchrun.errors import RowError
+from batchrun.prepare.chat import ChatTemplate
+from batchrun.prepare.key import key
+from batchrun.prepare.tokenizer import BosRule, Tokenizer, row_error
+from batchrun.records import Failure, Prompt, Request, Sampling
+
+
+class Preparer:
+    """Turns requests into prompts for one model.
+
+    model: identity of the model, as it enters the keys. context_length: most tokens of prompt and
+    answer together, None for no limit. vocab_size: token ids the model knows, by default the
+    tokenizer's. run_seed: the seed of rows that draw and name none.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        model: str,
+        context_length: int | None = None,
+        vocab_size: int | None = None,
+        run_seed: int | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._chat = ChatTemplate(tokenizer)
+        self._bos = BosRule(tokenizer)
+        self._model = model
+        self._context_length = context_length
+        self._vocab_size = vocab_size or len(tokenizer)
+        self._run_seed = run_seed
+
+    def prepare(self, request: Request) -> Prompt:
+        """The prompt of one request; the request itself is left as it is.
+
+        Its `max_tokens` is cut to what the context length leaves, so that an answer that meets
+        the end of the context has finish_reason "length". Raises RowError.
+        """
+        self._check_sampling_ids(request.sampling)
+        token_ids = self._encode(request)
+        if not token_ids:
+            raise RowError("empty_prompt", "the prompt has no tokens", param=_param(request))
+        sampling = self._within_context(request, len(token_ids))
+        if sampling is not request.sampling:
+            request = replace(request, sampling=sampling)
+        return Prompt(request, token_ids, key(self._model, token_ids, sampling, self._run_seed))
+
+    def attempt(self, row: Request | Failure) -> Prompt | Failure:
+        """The row's prompt, or its failure: an earlier step's or this one's."""
+        if isinstance(row, Failure):
+            return row
+        try:
+            return self.prepare(row)
+        except RowError as error:
+            return Failure(row.row, error)
+
+    def _encode(self, request: Request) -> list[int]:
+        if request.is_chat:
+            return self._bos.apply(self._chat.encode(request))
+        if isinstance(request.prompt, str):
+            return self._bos.apply(self._encode_text(request.prompt))
+        token_ids = list(request.prompt or ())
+        for token_id in token_ids:
+            self._check_id(token_id, "prompt")
+        return token_ids
+
+    def _encode_text(self, text: str) -> list[int]:
+        with row_error("tokenizer_error", "the tokenizer refuses the prompt", "prompt"):
+            return list(self._tokenizer.encode(text))
+
+    def _check_sampling_ids(self, sampling: Sampling) -> None:
+        for token_id in sampling.stop_token_ids:
+            self._check_id(token_id, "stop_token_ids")
+        for token_id, _ in sampling.logit_bias:
+            self._check_id(token_id, "logit_bias")
+
+    def _check_id(self, token_id: int, param: str) -> None:
+        # A bool is an int to Python, but true is no token id.
+        if type(token_id) is not int or not 0 <= token_id < self._vocab_size:
+            message = f"{param} has {token_id!r}; token ids go from 0 to {self._vocab_size - 1}"
+            raise RowError("invalid_token_id", message, param=param)
+
+    def _within_context(self, request: Request, num_tokens: int) -> Sampling:
+        sampling = request.sampling
+        if self._context_length is None:
+            return sampling
+        room = self._context_length - num_tokens
+        if room < min(sampling.max_tokens, 1):
+            raise RowError(
+                "context_length_exceeded",
+                f"the prompt has {num_tokens} tokens and the context length is"
+                f" {self._context_length}, the answer included; shorten the prompt,"
+                " or raise --max-model-len if the model allows it",
+                param=_param(request),
+            )
+        if sampling.max_tokens <= room:
+            return sampling
+        return replace(sampling, max_tokens=room)
+
+
+def prepare_rows(
+    preparer: Preparer, rows: Iterable[Request | Failure]
+) -> Iterator[Prompt | Failure]:
+    """Each row's prompt or failure, in order."""
+    return map(preparer.attempt, rows)
+
+
+def _param(request: Request) -> str:
+    return "messages" if request.is_chat else "prompt"

@@ -1,0 +1,39 @@
+"""`check`: one verdict for every row, with and without a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from batchrun.check import check
+from batchrun.config import SourceConfig
+from tests.prepare.conftest import preparer
+
+ROWS = [
+    '{"messages": [{"role": "user", "content": "hi"}]}',
+    "null",
+    '{"prompt": "' + "x" * 100 + '"}',
+    json.dumps({"messages": [{"role": "user", "content": [{"type": "image", "image": "a.png"}]}]}),
+    '{"custom_id": "a", "body": "text"}',
+    '{"prompt": "x", "stream": true}',
+]
+
+
+def config(folder: Path) -> SourceConfig:
+    path = folder / "in.jsonl"
+    path.write_text("\n\n".join(ROWS), encoding="utf-8")
+    return SourceConfig(inputs=(str(path),))
+
+
+def test_every_row_has_a_verdict(tmp_path: Path) -> None:
+    verdicts = [failure is None for failure in check(config(tmp_path))]
+    assert verdicts == [True, False, True, True, False, False]
+
+
+def test_a_tokenizer_finds_more_and_names_the_lines(tmp_path: Path) -> None:
+    failures = list(check(config(tmp_path), preparer(context_length=50)))
+    lines = {one.row.line: one.error.code for one in failures if one is not None}
+    assert len(failures) == len(ROWS)
+    assert lines.keys() == {3, 5, 7, 9, 11}
+    assert lines[5] == "context_length_exceeded"
+    assert lines[7] == "unsupported_content"
