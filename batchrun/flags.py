@@ -1,0 +1,181 @@
+"""The flags of a run by their own names, and how they become a RunConfig.
+
+The command and `batchrun.run` both come through here, so that defaults and checks exist once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from batchrun.config import ModelConfig, OutputFormat, RunConfig, SourceConfig
+from batchrun.errors import RowError, UsageError
+from batchrun.paths import check_output
+from batchrun.records import Sampling
+from batchrun.source.fields import Body
+from batchrun.source.files import resolve_inputs
+from batchrun.source.sampling import read_sampling
+
+DTYPES = ("float32", "float16", "bfloat16")
+FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
+
+_SAMPLING = Sampling()
+_SAMPLING_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)", re.ASCII)
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Values as they were given. Durations are seconds, or text such as "90s", "15m" and "2h".
+
+    `fail_on_error` is True (the first failed row), a share of all rows below 1, or a count.
+    """
+
+    model: str | None = None
+    adapter: str | None = None
+    dtype: str | None = None
+    chat_template: str | None = None
+    max_model_len: int | None = None
+    trust_remote_code: bool = False
+    system: str | None = None
+    prompt: str | None = None
+    limit: int | None = None
+    keep: str | Sequence[str] = ()
+    keep_all: bool = False
+    max_tokens: int = _SAMPLING.max_tokens
+    temperature: float = _SAMPLING.temperature
+    top_p: float = _SAMPLING.top_p
+    top_k: int = _SAMPLING.top_k
+    min_p: float = _SAMPLING.min_p
+    stop: str | Sequence[str] = ()
+    seed: int | None = None
+    max_num_seqs: int = RunConfig.max_num_seqs
+    max_num_batched_tokens: int = RunConfig.max_num_batched_tokens
+    format: str | None = None
+    fresh: bool = False
+    fail_on_error: bool | float | str | None = None
+    max_time: float | str | None = None
+    grace: float | str = RunConfig.grace
+    quiet: bool = False
+
+    @classmethod
+    def from_names(cls, values: Mapping[str, Any]) -> Flags:
+        """Raises TypeError for a name that is no flag's."""
+        names = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in names:
+                nearest = get_close_matches(name, names, n=1)
+                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+                raise TypeError(f"{name!r} is not a flag of a run{hint}")
+        return cls(**values)
+
+    def run_config(self, inputs: Sequence[str | Path], output: str | Path | None) -> RunConfig:
+        """Raises UsageError where a value, an input or the output cannot work."""
+        source = self.source_config(inputs)
+        if output is None:
+            raise UsageError("no output: say where the answers go, as in -o answers.parquet")
+        check_output(Path(output), resolve_inputs(source.inputs))
+        return RunConfig(
+            source=source,
+            output=Path(output),
+            model=self.model_config(),
+            format=_format(self.format),
+            max_num_seqs=_count("max_num_seqs", self.max_num_seqs),
+            max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
+            seed=_seed(self.seed),
+            fresh=self.fresh,
+            fail_on_error=_failures(self.fail_on_error),
+            max_time=None if self.max_time is None else _duration("max_time", self.max_time),
+            grace=_duration("grace", self.grace),
+            quiet=self.quiet,
+        )
+
+    def source_config(self, inputs: Sequence[str | Path]) -> SourceConfig:
+        return SourceConfig(
+            inputs=tuple(map(str, inputs)),
+            system=self.system,
+            prompt=self.prompt,
+            sampling=self._sampling(),
+            keep=None if self.keep_all else _strings(self.keep),
+            limit=None if self.limit is None else _count("limit", self.limit),
+        )
+
+    def model_config(self) -> ModelConfig:
+        length = self.max_model_len
+        return ModelConfig(
+            model=self.model,
+            adapter=self.adapter,
+            dtype=_choice("dtype", self.dtype, DTYPES),
+            max_model_len=None if length is None else _count("max_model_len", length),
+            trust_remote_code=self.trust_remote_code,
+            chat_template=self.chat_template,
+        )
+
+    def _sampling(self) -> Sampling:
+        values = {name: getattr(self, name) for name in _SAMPLING_FLAGS}
+        values["stop"] = list(_strings(self.stop))
+        aliases = tuple((name, _flag(name)[2:]) for name in values)
+        try:
+            return read_sampling(Body(values, "--", aliases), _SAMPLING, is_chat=True)
+        except RowError as error:
+            raise UsageError(error.message) from None
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _strings(values: str | Sequence[str]) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values)
+
+
+def _count(name: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{_flag(name)} must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def _seed(value: int | None) -> int | None:
+    if value is not None and not -(2**63) <= value < 2**64:
+        raise UsageError(f"--seed must be a whole number of 64 bits, not {value}")
+    return value
+
+
+def _choice(name: str, value: str | None, choices: Sequence[str]) -> str | None:
+    if value is not None and value not in choices:
+        raise UsageError(f"{_flag(name)} must be one of {', '.join(choices)}, not {value!r}")
+    return value
+
+
+def _format(value: str | None) -> OutputFormat | None:
+    _choice("format", value, FORMATS)
+    return next((known for known in FORMATS if known == value), None)
+
+
+def _duration(name: str, value: float | str) -> float:
+    """Seconds from a number, or from text with a unit."""
+    match = _DURATION.fullmatch(str(value).strip())
+    if match is None:
+        raise UsageError(f"{_flag(name)} must be seconds, or as 90s, 15m or 2h, not {value!r}")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _failures(value: bool | float | str | None) -> float | None:
+    if value is None or value is False:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (0 < number < 1 or (number >= 1 and number.is_integer())):
+        raise UsageError(
+            "--fail-on-error must be a number of rows, or a share of them above 0 and below 1, "
+            f"not {value!r}"
+        )
+    return number

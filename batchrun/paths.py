@@ -1,0 +1,35 @@
+"""Whether the output can be where it was asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from batchrun.errors import UsageError
+from batchrun.report.summary import report_path
+from batchrun.sink.output import errors_path
+
+
+def check_output(output: Path, inputs: Iterable[str]) -> None:
+    """Raises UsageError if a run from `inputs` could not write `output`, or would replace an input.
+
+    Looks at names alone; nothing is read or written.
+    """
+    if str(output) == "-":
+        raise UsageError("-o needs a file: standard output cannot be continued by a later run")
+    if output.is_dir():
+        raise UsageError(f"{output}: is a folder; name a file in it, as {output / 'out.parquet'}")
+    folder = output.parent
+    if not folder.is_dir():
+        raise UsageError(f"{output}: there is no folder {folder}; make it with: mkdir -p {folder}")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
+    written = (output, errors_path(output), report_path(output))
+    for path in inputs:
+        if any(_is_same(path, target) for target in written):
+            raise UsageError(f"{path}: is an input, and this run would replace it; change -o")
+
+
+def _is_same(path: str, target: Path) -> bool:
+    return os.path.exists(path) and target.exists() and os.path.samefile(path, target)

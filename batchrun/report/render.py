@@ -1,0 +1,207 @@
+"""The summary as text for the end of a run: at most 24 lines of 80 columns, whatever is in it.
+
+The first line is the verdict. What is cut here is whole in the report file.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from tqdm.utils import disp_len, disp_trim
+
+from batchrun.report.summary import Summary
+
+WIDTH = 80
+HEIGHT = 24
+
+_ERRORS = 2
+_NOTES = 2
+_INDENT = "    "
+_LABEL = 10
+_COLUMN = 11
+_Figure = tuple[str, str]
+
+
+def render(summary: Summary) -> str:
+    """Lines without a final newline, free of control characters."""
+    sections = [
+        [_verdict(summary), *_what_next(summary)],
+        _figures(summary),
+        [*_truncated(summary), *_errors(summary)],
+        _notes(summary),
+        _files(summary),
+    ]
+    sections = [section for section in sections if section]
+    spare = HEIGHT - sum(map(len, sections))
+    gap = "\n\n" if spare >= len(sections) else "\n"
+    return gap.join("\n".join(section) for section in sections)
+
+
+def _verdict(summary: Summary) -> str:
+    counts = summary.request_counts
+    of_total = "" if counts.total is None else f" of {counts.total:,}"
+    text = f"{counts.completed:,}{of_total} row{'' if counts.total == 1 else 's'} answered"
+    if 0 < counts.reused < counts.completed:
+        text += f" ({counts.reused:,} by an earlier run)"
+    if counts.failed:
+        text += f", {counts.failed:,} FAILED"
+    if counts.not_run:
+        text += f", {counts.not_run:,} not run"
+    if summary.status == "stopped":
+        return f"Stopped early: {text}"
+    if summary.status == "failed":
+        return f"The run FAILED: {text}"
+    if counts.total == 0:
+        return f"{text}: the input has no rows"
+    if counts.reused == counts.total:
+        return f"{text}, all by an earlier run: nothing was left to do"
+    return text
+
+
+def _what_next(summary: Summary) -> list[str]:
+    reason = [_fit(f"{summary.reason}.")] if summary.reason else []
+    if summary.status in ("stopped", "failed"):
+        return [*reason, "Run the same command again to go on from here: answers so far are kept."]
+    if summary.status == "completed_with_failures":
+        return [*reason, "Run the same command again to try only the failed rows once more."]
+    return reason
+
+
+def _figures(summary: Summary) -> list[str]:
+    lines = []
+    if summary.request_counts.completed > summary.request_counts.reused:
+        lines += _row("tokens", _token_figures(summary))
+    lines += _row("seconds", _time_figures(summary))
+    if summary.batch.mean_running is not None:
+        lines.append(_batch(summary))
+    if summary.device:
+        lines.append(_machine(summary))
+    return lines
+
+
+def _token_figures(summary: Summary) -> list[_Figure]:
+    tokens = summary.tokens
+    return [
+        ("prompt", _count(tokens.prompt)),
+        ("cached", _count(tokens.cached)),
+        ("generated", _count(tokens.completion)),
+        ("prefill/s", _decimal(summary.prompt_tps)),
+        ("decode/s", _decimal(summary.generation_tps)),
+        ("rows/s", _decimal(summary.requests_per_second, 2)),
+    ]
+
+
+def _time_figures(summary: Summary) -> list[_Figure]:
+    phases = [(name, _decimal(seconds)) for name, seconds in summary.elapsed.items()]
+    return [*phases, ("total", _decimal(summary.elapsed_time))]
+
+
+def _row(label: str, figures: Sequence[_Figure]) -> list[str]:
+    """A line of names above a line of figures, in columns that all rows share."""
+    names = "".join(name.rjust(_COLUMN) for name, _ in figures)
+    values = "".join(value.rjust(_COLUMN) for _, value in figures)
+    return [label.ljust(_LABEL) + names, " " * _LABEL + values]
+
+
+def _batch(summary: Summary) -> str:
+    batch = summary.batch
+    retries = f", {_count(batch.retries)} retries" if batch.retries else ""
+    return _labelled(
+        "batch",
+        f"{_decimal(batch.mean_running)} of {batch.max_num_seqs} rows a decode step,"
+        f" {batch.peak_running} at most{retries}",
+    )
+
+
+def _machine(summary: Summary) -> str:
+    blas = f" with {summary.blas}" if summary.device.get("kind") == "cpu" and summary.blas else ""
+    memory = ""
+    if summary.peak_memory is not None and summary.peak_process_memory is not None:
+        memory = (
+            f"; peak memory {summary.peak_memory:,.2f} GB in arrays,"
+            f" {summary.peak_process_memory:,.2f} GB in all"
+        )
+    return _labelled("device", f"{summary.device.get('kind')}{blas}{memory}")
+
+
+def _truncated(summary: Summary) -> list[str]:
+    if not summary.truncated:
+        return []
+    limit = summary.configuration["source"]["sampling"]["max_tokens"]
+    cut = f"{_rows(summary.truncated)} cut off at the token limit"
+    return [_fit(f"{cut}: raise --max-tokens (now {limit})")]
+
+
+def _errors(summary: Summary) -> list[str]:
+    errors = list(summary.errors.items())
+    lines = []
+    for code, error in errors[:_ERRORS]:
+        lines.append(_fit(f"{_rows(error.count)} failed with {code}, as {error.row}:"))
+        lines += _wrapped(error.message)
+    others = [f"{error.count:,} with {code}" for code, error in errors[_ERRORS:]]
+    return [*lines, _fit(f"Also failed: {', '.join(others)}")] if others else lines
+
+
+def _wrapped(message: str) -> list[str]:
+    """Two lines at most, since a message ends with what to do about it."""
+    width = WIDTH - len(_INDENT)
+    lines = textwrap.wrap(_clean(message), width, max_lines=2, placeholder="…")
+    return [_INDENT + _fit(line, width) for line in lines]
+
+
+def _notes(summary: Summary) -> list[str]:
+    if len(summary.notes) <= _NOTES:
+        return [_fit(f"Note: {note}") for note in summary.notes]
+    shown = [_fit(f"Note: {note}") for note in summary.notes[: _NOTES - 1]]
+    return [*shown, f"and {len(summary.notes) - len(shown)} more notes: see the report"]
+
+
+def _files(summary: Summary) -> list[str]:
+    is_written = summary.status in ("completed", "completed_with_failures")
+    output = [_path("output", summary.output)] if is_written else []
+    errors = [_path("errors", summary.errors_file)] if summary.errors_file is not None else []
+    return [*output, *errors, _path("report", summary.report)]
+
+
+def _path(label: str, path: str) -> str:
+    """A path too long keeps its end, where the file's name is."""
+    text, room = _clean(path), WIDTH - _LABEL
+    if disp_len(text) > room:
+        text = "…" + disp_trim(text[::-1][:room], room - 1)[::-1]
+    return label.ljust(_LABEL) + text
+
+
+def _labelled(label: str, text: str) -> str:
+    return label.ljust(_LABEL) + _fit(text, WIDTH - _LABEL)
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _fit(text: str, width: int = WIDTH) -> str:
+    """One line of at most `width` columns, wide characters counted as two."""
+    text = _clean(text)
+    if disp_len(text) <= width:
+        return text
+    return disp_trim(text[:width], width - 1).rstrip() + "…"
+
+
+def _clean(text: str) -> str:
+    """Without line breaks and what a terminal might obey: rows may hold anything."""
+    printable = (c if c.isprintable() or c.isspace() else "\ufffd" for c in text)
+    return " ".join("".join(printable).split())
+
+
+def _decimal(number: float | None, digits: int = 1) -> str:
+    if number is None:
+        return "-"
+    return f"{number:,.{digits}f}" if number < 1e6 else _count(round(number))
+
+
+def _count(number: int) -> str:
+    """Large figures in thousands of millions, so that they stay in their column."""
+    if number < 1e8:
+        return f"{number:,}"
+    return f"{number / 1e9:,.2f}G" if number < 1e14 else f"{number:.1e}"
