@@ -83,8 +83,8 @@ class Ahead(Generic[T]):
                 self._put(step(item))
                 if not self._wait_for_room():
                     break
-        # Whatever it is, it belongs to the consumer: here nobody would see it.
-        except BaseException as raised:
+        # Raised again to the consumer: here nobody would see it.
+        except BaseException as raised:  # noqa: BLE001
             error = raised
         with self._changed:
             if not self._ended:

@@ -54,10 +54,11 @@ class ChatTemplate:
             token_ids = self._render(messages, options)
         except RowError:
             # Some templates want the arguments of tool calls as the strings that OpenAI sends.
-            unparsed = plain_messages(request.messages or [], parse_arguments=False)
-            if unparsed == messages:
+            parsed = messages
+            messages = plain_messages(request.messages or [], parse_arguments=False)
+            if messages == parsed:
                 raise
-            token_ids = self._render(unparsed, options)
+            token_ids = self._render(messages, options)
         self._refuse_left_out(messages, options)
         return token_ids
 
@@ -65,9 +66,9 @@ class ChatTemplate:
         return list(self._apply(messages, options, tokenize=True))
 
     def _apply(self, messages: list[Message], options: dict[str, Any], *, tokenize: bool) -> Any:
-        # Some models render in Python, and may write into what they are given.
-        messages, options = copy.deepcopy((messages, options))
         with row_error("template_error", "the chat template refuses the row", "messages"):
+            # Some models render in Python, and may write into what they are given.
+            messages, options = copy.deepcopy((messages, options))
             return self._tokenizer.apply_chat_template(messages, tokenize=tokenize, **options)
 
     def _refuse_left_out(self, messages: list[Message], options: dict[str, Any]) -> None:

@@ -88,7 +88,8 @@ def test_a_bos_written_twice_becomes_one() -> None:
 def test_no_template_is_told_with_its_remedy() -> None:
     error = error_of(chat(USER), None)
     assert error.code == "no_chat_template"
-    assert "--chat-template" in error.message and '"prompt"' in error.message
+    assert "--chat-template" in error.message
+    assert '"prompt"' in error.message
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,8 @@ def test_a_refused_row_leaves_its_neighbours_alone() -> None:
     using = preparer(STRICT)
     rows = [using.attempt(chat(*messages)) for messages in ((USER,), (USER, USER), (USER,))]
     assert isinstance(rows[1], Failure)
-    assert isinstance(rows[0], Prompt) and rows[0] == rows[2]
+    assert isinstance(rows[0], Prompt)
+    assert rows[0] == rows[2]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
@@ -220,12 +222,25 @@ def test_tool_arguments_stay_a_string_where_the_template_wants_one() -> None:
     assert 'call:{"city": "Oslo"}' in text
 
 
+@pytest.mark.parametrize("depth", [50, 200, 400, 800, 2000, 100_000])
+def test_tool_arguments_nested_deeply_fail_alone_at_most(depth: int) -> None:
+    arguments = '{"a":' * depth + "1" + "}" * depth
+    assert isinstance(preparer(CALLS).attempt(history(arguments)), Prompt | Failure)
+
+
+def test_a_message_left_out_is_seen_beside_arguments_in_a_string() -> None:
+    template = CALLS_AS_TEXT.replace("in messages", "in messages[:2]")
+    assert error_of(history("{}"), template).param == "messages[2]"
+
+
 @pytest.mark.parametrize("arguments", ["junk", "[1]", [1], 3, '{"a": "\\ud800"}'])
 def test_tool_arguments_that_do_not_suit_fail_alone(arguments: Any) -> None:
     using = preparer(CALLS)
     rows = [using.attempt(row) for row in (history("{}"), history(arguments), history("{}"))]
-    assert isinstance(rows[1], Failure) and rows[1].error.code == "template_error"
-    assert isinstance(rows[0], Prompt) and rows[0] == rows[2]
+    assert isinstance(rows[1], Failure)
+    assert rows[1].error.code == "template_error"
+    assert isinstance(rows[0], Prompt)
+    assert rows[0] == rows[2]
 
 
 def test_tool_schemas_with_nulls_left_out_give_the_same_prompt() -> None:

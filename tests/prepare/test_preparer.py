@@ -113,7 +113,8 @@ def test_a_prompt_over_the_context_is_told_with_its_numbers() -> None:
     error = error_of(chat(turn("user", "x" * 40)), context_length=32)
     assert (error.code, error.param) == ("context_length_exceeded", "messages")
     length = len(preparer().prepare(chat(turn("user", "x" * 40))).token_ids)
-    assert f"{length} tokens" in error.message and "32" in error.message
+    assert f"{length} tokens" in error.message
+    assert "32" in error.message
     assert "--max-model-len" in error.message
 
 
@@ -182,7 +183,8 @@ def test_tool_schemas_from_parquet_give_the_prompts_of_jsonl(tmp_path: Path) -> 
         for path in (jsonl, parquet)
     ]
     assert texts[0] == texts[1]
-    assert '"min": 1' in texts[1][1] and "null" not in texts[1][1]
+    assert '"min": 1' in texts[1][1]
+    assert "null" not in texts[1][1]
 
 
 def requests_in(path: Path) -> list[Request]:
