@@ -38,6 +38,12 @@ def render(summary: Summary) -> str:
     return gap.join("\n".join(section) for section in sections)
 
 
+def one_line(text: str) -> str:
+    """`text` without line breaks and what a terminal might obey: rows may hold anything."""
+    printable = (c if c.isprintable() or c.isspace() else "\ufffd" for c in text)
+    return " ".join("".join(printable).split())
+
+
 def _verdict(summary: Summary) -> str:
     counts = summary.request_counts
     of_total = "" if counts.total is None else f" of {counts.total:,}"
@@ -146,7 +152,7 @@ def _errors(summary: Summary) -> list[str]:
 def _wrapped(message: str) -> list[str]:
     """Two lines at most, since a message ends with what to do about it."""
     width = WIDTH - len(_INDENT)
-    lines = textwrap.wrap(_clean(message), width, max_lines=2, placeholder="…")
+    lines = textwrap.wrap(one_line(message), width, max_lines=2, placeholder="…")
     return [_INDENT + _fit(line, width) for line in lines]
 
 
@@ -166,7 +172,7 @@ def _files(summary: Summary) -> list[str]:
 
 def _path(label: str, path: str) -> str:
     """A path too long keeps its end, where the file's name is."""
-    text, room = _clean(path), WIDTH - _LABEL
+    text, room = one_line(path), WIDTH - _LABEL
     if disp_len(text) > room:
         text = "…" + disp_trim(text[::-1][:room], room - 1)[::-1]
     return label.ljust(_LABEL) + text
@@ -182,16 +188,10 @@ def _rows(count: int) -> str:
 
 def _fit(text: str, width: int = WIDTH) -> str:
     """One line of at most `width` columns, wide characters counted as two."""
-    text = _clean(text)
+    text = one_line(text)
     if disp_len(text) <= width:
         return text
     return disp_trim(text[:width], width - 1).rstrip() + "…"
-
-
-def _clean(text: str) -> str:
-    """Without line breaks and what a terminal might obey: rows may hold anything."""
-    printable = (c if c.isprintable() or c.isspace() else "\ufffd" for c in text)
-    return " ".join("".join(printable).split())
 
 
 def _decimal(number: float | None, digits: int = 1) -> str:

@@ -1,0 +1,161 @@
+"""The command `batchrun`: flags in, a run or a check, text and an exit status out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+from click_default_group import DefaultGroup
+
+from batchrun import options
+from batchrun.errors import BatchrunError
+from batchrun.flags import Flags
+from batchrun.records import Failure
+from batchrun.report.render import one_line, render
+
+EXAMPLES = """\
+\b
+Examples:
+  batchrun samples/questions.jsonl -o answers.parquet
+  batchrun samples/reviews.csv -o labels.jsonl --keep text --max-tokens 4 \\
+      --prompt "Is this review positive or negative? {{ text }}"
+  batchrun check samples/questions.jsonl
+"""
+
+
+class _Main(DefaultGroup):
+    """The group whose help is that of its default command, and whose errors are one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            _fail(error.format_message(), error.exit_code)
+        except BatchrunError as error:
+            _fail(str(error), error.exit_status)
+        except KeyboardInterrupt:
+            _fail("interrupted", 130)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "INPUT... -o OUTPUT [FLAGS]")
+        formatter.write_usage(ctx.command_path, "check INPUT... [FLAGS]", prefix=" " * 7)
+        run.format_help_text(ctx, formatter)
+        options.write_groups([*run.params, *self.get_params(ctx)], ctx, formatter)
+        self.format_commands(ctx, formatter)
+        run.format_epilog(ctx, formatter)
+
+
+def _fail(message: str, exit_status: int) -> None:
+    click.echo(f"Error: {one_line(message)}", err=True)
+    sys.exit(exit_status)
+
+
+@click.group(cls=_Main, default="run")
+@click.version_option(package_name="batchrun", message="%(package)s %(version)s")
+def main() -> None:
+    """Run a file of requests through a language model."""
+
+
+@click.command(
+    cls=options.GroupedCommand,
+    hidden=True,  # it is what happens without a command
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.argument("inputs", nargs=-1, metavar="INPUT...")
+@options.apply(options.INPUT)
+@options.apply(options.OUTPUT)
+@options.apply(options.MODEL)
+@options.apply(options.ANSWERS)
+@options.apply(options.SPEED)
+@options.apply(options.RUN)
+def run(
+    inputs: tuple[str, ...],
+    more_inputs: tuple[str, ...],
+    output: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Answer every row of INPUT with a language model, unattended, in the file OUTPUT.
+
+    INPUT is JSONL (also .gz and .zst), Parquet or CSV, or - for JSONL on standard input; several
+    files and quoted globs are read in order. A row is a chat or completion request, or data that
+    --prompt turns into one. Typed again, the same command goes on where it was stopped, and later
+    answers only new rows and those that failed.
+
+    Exit status: 0 every row has an answer, 1 the run failed, 2 it cannot start as asked, 3 some
+    rows failed, 4 stopped early and to be continued, 75 another run holds OUTPUT.
+    """
+    config = Flags(**flags).run_config((*inputs, *more_inputs), output)
+    from batchrun.run import execute
+
+    summary = execute(config)
+    if as_json:
+        click.echo(json.dumps(summary.to_dict()))
+    elif summary.exit_status or not config.quiet:
+        click.echo(render(summary), err=True)
+    sys.exit(summary.exit_status)
+
+
+@click.command(
+    cls=options.GroupedCommand,
+    short_help="Say which rows are faulty, and answer none.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.argument("inputs", nargs=-1, metavar="INPUT...")
+@options.apply(options.INPUT)
+@options.apply(options.MODEL)
+@options.apply(options.CHECK)
+def check(
+    inputs: tuple[str, ...], more_inputs: tuple[str, ...], as_json: bool, **flags: Any
+) -> None:
+    """Read every row of INPUT and print a line for each fault; no weights are loaded.
+
+    Where the model is on this machine already, its chat template and context length count too.
+
+    Exit status: 0 no faults, 2 it cannot start as asked, 3 some rows are faulty.
+    """
+    from batchrun.check import check as check_rows
+    from batchrun.check import preparer_at_hand
+
+    asked = Flags(**flags)
+    source = asked.source_config((*inputs, *more_inputs))
+    preparer = preparer_at_hand(asked.model_config())
+    rows = faults = 0
+    for failure in check_rows(source, preparer):
+        rows += 1
+        if failure is not None:
+            faults += 1
+            click.echo(json.dumps(_record(failure)) if as_json else _line(failure))
+    click.echo(f"{faults:,} of {rows:,} rows are faulty. {_scope(preparer is not None)}", err=True)
+    sys.exit(3 if faults else 0)
+
+
+def _line(failure: Failure) -> str:
+    row, error = failure.row, failure.error
+    return one_line(f"{row.file}:{row.line} {row.custom_id or '-'} {error.code} {error.message}")
+
+
+def _record(failure: Failure) -> dict[str, Any]:
+    """The validation record of OpenAI's batches, and which file and request it is about."""
+    row, error = failure.row, failure.error
+    return {
+        "code": error.code,
+        "line": row.line,
+        "message": error.message,
+        "param": error.param,
+        "file": row.file,
+        "custom_id": row.custom_id,
+    }
+
+
+def _scope(has_tokenizer: bool) -> str:
+    if has_tokenizer:
+        return "Checked: form, fields, chat template and prompt length."
+    return "Checked: form and fields; not prompt length, as the model is not on this machine yet."
+
+
+main.add_command(run)
+main.add_command(check)
