@@ -16,10 +16,17 @@ from batchrun.prepare import Ahead
 T = TypeVar("T")
 
 LONG = 30.0
+MAX_IDLE = 2000
 
 
 def taken(ahead: Ahead[T]) -> Iterator[T]:
-    return (item for item in ahead if item is not None)
+    """The items; gives up on a thread that has stopped for good."""
+    idle = 0
+    for item in ahead:
+        idle = 0 if item is not None else idle + 1
+        assert idle < MAX_IDLE
+        if item is not None:
+            yield item
 
 
 class Counted:
