@@ -48,21 +48,21 @@ def _verdict(summary: Summary) -> str:
     counts = summary.request_counts
     of_total = "" if counts.total is None else f" of {counts.total:,}"
     text = f"{counts.completed:,}{of_total} row{'' if counts.total == 1 else 's'} answered"
-    if 0 < counts.reused < counts.completed:
-        text += f" ({counts.reused:,} by an earlier run)"
     if counts.failed:
         text += f", {counts.failed:,} FAILED"
     if counts.not_run:
         text += f", {counts.not_run:,} not run"
+    if 0 < counts.reused < counts.completed:
+        text += f", {counts.reused:,} reused"
     if summary.status == "stopped":
-        return f"Stopped early: {text}"
-    if summary.status == "failed":
-        return f"The run FAILED: {text}"
-    if counts.total == 0:
-        return f"{text}: the input has no rows"
-    if counts.reused == counts.total:
-        return f"{text}, all by an earlier run: nothing was left to do"
-    return text
+        text = f"Stopped early: {text}"
+    elif summary.status == "failed":
+        text = f"The run FAILED: {text}"
+    elif counts.total == 0:
+        text += ": the input has no rows"
+    elif counts.reused == counts.total:
+        text += ", all by an earlier run: nothing was left to do"
+    return _fit(text)
 
 
 def _what_next(summary: Summary) -> list[str]:
