@@ -91,7 +91,7 @@ class Flags:
             seed=_seed(self.seed),
             fresh=self.fresh,
             fail_on_error=_failures(self.fail_on_error),
-            max_time=None if self.max_time is None else _duration("max_time", self.max_time),
+            max_time=_max_time(self.max_time),
             grace=_duration("grace", self.grace),
             quiet=self.quiet,
         )
@@ -164,6 +164,13 @@ def _duration(name: str, value: float | str) -> float:
     if match is None:
         raise UsageError(f"{_flag(name)} must be seconds, or as 90s, 15m or 2h, not {value!r}")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def _max_time(value: float | str | None) -> float | None:
+    seconds = None if value is None else _duration("max_time", value)
+    if seconds == 0:
+        raise UsageError(f"--max-time must be more than 0, not {value!r}")
+    return seconds
 
 
 def _failures(value: bool | float | str | None) -> float | None:

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchrun.config import ModelConfig, RunConfig, SourceConfig
+from batchrun.errors import UsageError
+from batchrun.flags import Flags
+from batchrun.records import Sampling
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"prompt": "hello"}\n')
+    return path
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out.parquet"
+
+
+def test_flags_left_out_are_the_defaults_of_the_configuration(rows: Path, output: Path) -> None:
+    assert Flags().run_config([rows], output) == RunConfig(
+        source=SourceConfig(inputs=(str(rows),)), output=output
+    )
+
+
+def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
+    flags = Flags(
+        model="m",
+        adapter="a",
+        dtype="float16",
+        chat_template="t",
+        max_model_len=100,
+        trust_remote_code=True,
+        system="s",
+        prompt="p",
+        limit=5,
+        keep=("x", "y"),
+        max_tokens=7,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        stop=("\n", "###"),
+        seed=3,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        format="jsonl",
+        fresh=True,
+        fail_on_error="0.25",
+        max_time="15m",
+        grace="5s",
+        quiet=True,
+    )
+    assert flags.run_config([rows], str(output)) == RunConfig(
+        source=SourceConfig(
+            inputs=(str(rows),),
+            system="s",
+            prompt="p",
+            sampling=Sampling(
+                max_tokens=7, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, stop=("\n", "###")
+            ),
+            keep=("x", "y"),
+            limit=5,
+        ),
+        output=output,
+        model=ModelConfig(
+            model="m",
+            adapter="a",
+            dtype="float16",
+            max_model_len=100,
+            trust_remote_code=True,
+            chat_template="t",
+        ),
+        format="jsonl",
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        seed=3,
+        fresh=True,
+        fail_on_error=0.25,
+        max_time=900.0,
+        grace=5.0,
+        quiet=True,
+    )
+
+
+def test_keep_all_keeps_every_column() -> None:
+    assert Flags(keep_all=True, keep=("x",)).source_config(["in.jsonl"]).keep is None
+
+
+def test_one_string_stands_for_a_list_of_one() -> None:
+    source = Flags(keep="text", stop="###").source_config(["in.jsonl"])
+
+    assert source.keep == ("text",)
+    assert source.sampling.stop == ("###",)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(90, 90), (1.5, 1.5), ("90", 90), ("90s", 90), ("15m", 900), ("2h", 7200), ("0.5 h", 1800)],
+)
+def test_durations(given: float | str, seconds: float, rows: Path, output: Path) -> None:
+    config = Flags(max_time=given, grace=given).run_config([rows], output)
+
+    assert (config.max_time, config.grace) == (seconds, seconds)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"), [(None, None), (False, None), (True, 1), ("1", 1), (3, 3), ("0.1", 0.1)]
+)
+def test_fail_on_error(given: Any, limit: float | None, rows: Path, output: Path) -> None:
+    assert Flags(fail_on_error=given).run_config([rows], output).fail_on_error == limit
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_num_seqs": 0}, "--max-num-seqs must be a whole number of at least 1, not 0"),
+        ({"max_num_batched_tokens": -1}, "--max-num-batched-tokens must be a whole number"),
+        ({"max_model_len": 0}, "--max-model-len must be a whole number of at least 1, not 0"),
+        ({"limit": 0}, "--limit must be a whole number of at least 1, not 0"),
+        ({"limit": "5"}, "--limit must be a whole number of at least 1, not '5'"),
+        ({"max_tokens": -1}, "--max-tokens must be a whole number of at least 0, not -1"),
+        ({"temperature": -0.1}, "--temperature must be a number of at least 0, not -0.1"),
+        ({"temperature": float("nan")}, "--temperature must be a number"),
+        ({"top_p": 2.0}, "--top-p must be a number above 0 and at most 1, not 2.0"),
+        ({"min_p": 2.0}, "--min-p must be a number from 0 to 1, not 2.0"),
+        ({"stop": ""}, "--stop must be a string or a list of strings, none empty"),
+        ({"seed": 2**64}, "--seed must be a whole number of 64 bits"),
+        ({"dtype": "int4"}, "--dtype must be one of float32, float16, bfloat16, not 'int4'"),
+        ({"format": "csv"}, "--format must be one of parquet, jsonl, not 'csv'"),
+        ({"max_time": "soon"}, "--max-time must be seconds, or as 90s, 15m or 2h, not 'soon'"),
+        ({"max_time": 0}, "--max-time must be more than 0"),
+        ({"grace": "-1"}, "--grace must be seconds"),
+        ({"fail_on_error": "1.5"}, "--fail-on-error must be a number of rows, or a share"),
+        ({"fail_on_error": "0"}, "--fail-on-error must be"),
+        ({"fail_on_error": "few"}, "--fail-on-error must be"),
+        ({"fail_on_error": "inf"}, "--fail-on-error must be"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_flags_name(
+    values: dict[str, Any], message: str, rows: Path, output: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        Flags(**values).run_config([rows], output)
+    assert str(caught.value).startswith(message)
+
+
+def test_without_an_output_it_says_how_to_give_one(rows: Path) -> None:
+    with pytest.raises(UsageError, match=r"-o answers\.parquet"):
+        Flags().run_config([rows], None)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(TypeError, match="'max_token' is not a flag of a run; did you mean 'max_t"):
+        Flags.from_names({"max_token": 5})
+
+
+def test_an_unknown_name_with_no_like_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^'zzz' is not a flag of a run$"):
+        Flags.from_names({"zzz": 5})

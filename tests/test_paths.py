@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from batchrun.errors import UsageError
+from batchrun.paths import check_output
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n")
+    return path
+
+
+def test_a_new_file_and_an_earlier_output_are_fine(rows: Path, tmp_path: Path) -> None:
+    check_output(tmp_path / "out.jsonl", [str(rows), "-"])
+    (tmp_path / "out.jsonl").write_text("{}\n")
+    check_output(tmp_path / "out.jsonl", [str(rows), "-"])
+
+
+def test_an_output_without_a_folder_is_in_the_current_one(
+    rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(rows.parent)
+    check_output(Path("out.jsonl"), ["rows.jsonl"])
+    with pytest.raises(UsageError, match=r"rows\.jsonl: is an input"):
+        check_output(Path("rows.jsonl"), ["rows.jsonl"])
+
+
+def test_the_input_under_another_spelling_is_refused(rows: Path, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    spelled = tmp_path / "sub" / ".." / "rows.jsonl"
+    with pytest.raises(UsageError, match="is an input, and this run would replace it"):
+        check_output(spelled, [str(rows)])
+
+
+def test_a_symbolic_link_to_the_input_is_refused(rows: Path, tmp_path: Path) -> None:
+    link = tmp_path / "out.jsonl"
+    link.symlink_to(rows)
+    with pytest.raises(UsageError, match="is an input"):
+        check_output(link, [str(rows)])
+
+
+def test_a_hard_link_to_the_input_is_refused(rows: Path, tmp_path: Path) -> None:
+    os.link(rows, tmp_path / "out.jsonl")
+    with pytest.raises(UsageError, match="is an input"):
+        check_output(tmp_path / "out.jsonl", [str(rows)])
+
+
+@pytest.mark.parametrize("beside", ["out.errors.jsonl", "out.report.json"])
+def test_an_input_among_the_files_beside_the_output_is_refused(tmp_path: Path, beside: str) -> None:
+    (tmp_path / beside).write_text("{}\n")
+    with pytest.raises(UsageError, match=f"{beside}: is an input"):
+        check_output(tmp_path / "out.parquet", [str(tmp_path / beside)])
+
+
+def test_a_folder_as_output_is_refused(rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is a folder; name a file in it, as .*/out\.parquet"):
+        check_output(tmp_path, [str(rows)])
+
+
+def test_a_folder_that_is_not_there_is_refused(rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"mkdir -p .*/gone"):
+        check_output(tmp_path / "gone" / "out.jsonl", [str(rows)])
+
+
+def test_standard_output_is_refused(rows: Path) -> None:
+    with pytest.raises(UsageError, match="-o needs a file"):
+        check_output(Path("-"), [str(rows)])
