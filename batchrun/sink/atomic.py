@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     and are removed. Raises RunError when the file cannot be written; `path` is then as it was.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
+    with _explained(path):
         _remove_leftovers(path)
         try:
             with open(temporary, "xb") as file:
@@ -33,11 +33,23 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Removes the file at `path` if there is one; raises RunError when that fails."""
+    with _explained(path):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise RunError(
             f"cannot write {path}: {_reason(error)} and run again, finished rows are kept"
         ) from error
-    _sync_folder(path.parent)
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -11,7 +11,7 @@ from batchrun.config import OutputFormat
 from batchrun.errors import RunError, UsageError
 from batchrun.records import Answer
 from batchrun.sink import jsonl
-from batchrun.sink.atomic import replacing
+from batchrun.sink.atomic import remove, replacing
 from batchrun.sink.journal import Journal
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _write_errors(journal: Journal, path: Path) -> None:
     failures = journal.failures()
     first = next(failures, None)
     if first is None:
-        path.unlink(missing_ok=True)
+        remove(path)
         return
     with replacing(path) as file:
         jsonl.write_failures(chain([first], failures), file)

@@ -150,7 +150,8 @@ def _records(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
     missing = set(COLUMNS.names) - set(file.schema_arrow.names)
     if missing:
         raise ValueError(f"it has no column {min(missing)}")
-    for batch in file.iter_batches(1024, columns=[*_NEEDED, *_OPTIONAL]):
+    # In one thread: this is read once, beside the model, and threads take memory of their own.
+    for batch in file.iter_batches(1024, columns=[*_NEEDED, *_OPTIONAL], use_threads=False):
         names = batch.schema.names
         arrays = [batch.column(name).cast(COLUMNS.field(name).type) for name in names]
         moment = names.index("finished_at")

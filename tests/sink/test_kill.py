@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from batchrun.config import OutputFormat
 from batchrun.sink import Journal, write_output
 from tests.sink.builders import chat, make_answer, make_row, names
 
@@ -115,7 +116,7 @@ def test_killed_before_a_commit_the_journal_opens_with_what_was_committed(tmp_pa
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_killed_before_the_rename_the_old_output_stands_and_the_next_run_tidies_up(
-    journal: Journal, tmp_path: Path, kind: str
+    journal: Journal, tmp_path: Path, kind: OutputFormat
 ) -> None:
     journal.add_row(chat(make_row()), "k")
     journal.add_answer(make_answer("k"))

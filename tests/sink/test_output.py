@@ -55,7 +55,11 @@ TOOL_CALLS = st.lists(
     max_size=2,
 )
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
     max_leaves=4,
 )
@@ -168,7 +172,7 @@ def check_lines(lines: list[dict[str, Any]], asked: list[Asked]) -> None:
     assert [line.get("input", {}) for line in lines] == [one.request.row.kept for one in asked]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(asked=runs())
 def test_every_row_is_written_once_in_order_and_read_back_exactly(asked: list[Asked]) -> None:
     with scratch() as (journal, path):
@@ -249,6 +253,16 @@ def test_an_output_has_the_modes_of_any_new_file_and_nothing_else_stays(
     assert names(folder) == ["out.errors.jsonl", f"out.{kind}"]
     for path in folder.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.errors.jsonl"])
+def test_a_folder_in_the_way_is_an_error_of_the_run(
+    journal: Journal, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(RunError, match=f"cannot write.*{name}"):
+        write_output(journal, tmp_path / "out.jsonl", "jsonl")
+    assert names(tmp_path) == ["journal", name]
 
 
 def test_an_unfinished_run_is_not_written(journal: Journal, tmp_path: Path) -> None:
