@@ -19,8 +19,8 @@ EXAMPLES = """\
 \b
 Examples:
   batchrun samples/questions.jsonl -o answers.parquet
-  batchrun samples/reviews.csv -o labels.jsonl --keep text --max-tokens 4 \\
-      --prompt "Is this review positive or negative? {{ text }}"
+  batchrun samples/reviews.csv -o labels.jsonl --keep id --max-tokens 4 \\
+      --prompt "Is this review positive or negative? {{ review }}"
   batchrun check samples/questions.jsonl
 """
 
@@ -129,7 +129,7 @@ def check(
         if failure is not None:
             faults += 1
             click.echo(json.dumps(_record(failure)) if as_json else _line(failure))
-    click.echo(f"{faults:,} of {rows:,} rows are faulty. {_scope(preparer is not None)}", err=True)
+    click.echo(f"Faulty rows: {faults:,} of {rows:,}. {_scope(preparer is not None)}", err=True)
     sys.exit(3 if faults else 0)
 
 

@@ -1,0 +1,440 @@
+"""The command itself, with the run replaced by a fake: what it is asked, prints and exits with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import batchrun
+from batchrun.cli import EXAMPLES, check, main
+from batchrun.cli import run as run_command
+from batchrun.config import RunConfig
+from batchrun.errors import ModelError, OutputBusy, RunError
+from batchrun.flags import Flags
+from batchrun.report.summary import Summary
+from tests.report import figures
+
+ROWS = (
+    '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", '
+    '"body": {"messages": [{"role": "user", "content": "hello"}]}}\n'
+)
+BAD_ROWS = (
+    ROWS
+    + '{"custom_id": "b", "method": "POST", "url": "/v1/chat/completions", '
+    + '"body": {"messages": [{"role": "user", "content": "hello"}], "stream": true}}\n{\n'
+)
+HEAVY = ("mlx", "mlx_lm", "transformers", "pyarrow", "numpy", "PIL", "huggingface_hub")
+
+
+class FakeRun:
+    """Stands for the run: remembers its configuration, returns a summary or raises."""
+
+    def __init__(self) -> None:
+        self.config: RunConfig | None = None
+        self.summary: Summary = figures.summary(figures.meter(completed=1))
+        self.error: BaseException | None = None
+
+    def execute(self, config: RunConfig) -> Summary:
+        self.config = config
+        if self.error is not None:
+            raise self.error
+        return self.summary
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRun:
+    fake = FakeRun()
+    module = ModuleType("batchrun.run")
+    module.execute = fake.execute  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "batchrun.run", module)
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An input and a bad one, in the current folder; no model in the cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "in.jsonl").write_text(ROWS)
+    (tmp_path / "bad.jsonl").write_text(BAD_ROWS)
+    return tmp_path
+
+
+def invoke(command: str) -> Result:
+    """Runs a line as typed in a shell."""
+    program, *args = shlex.split(command)
+    assert program == "batchrun"
+    return CliRunner().invoke(main, args, prog_name=program)
+
+
+def flags_of(command: click.Command) -> set[str]:
+    return {
+        name
+        for param in command.params
+        if isinstance(param, click.Option)
+        for name in param.opts
+        if name.startswith("--")
+    }
+
+
+# ---------------------------------------------------------------- run
+
+
+def test_the_summary_goes_to_stderr_and_stdout_stays_empty(fake: FakeRun) -> None:
+    result = invoke("batchrun in.jsonl -o out.parquet")
+
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert result.stderr.startswith("1 of 1 row answered\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "batchrun in.jsonl -o out.parquet --limit 3",
+        "batchrun run in.jsonl -o out.parquet --limit 3",
+        "batchrun -o out.parquet --limit 3 in.jsonl",
+        "batchrun --limit 3 -i in.jsonl -o out.parquet",
+        "batchrun -i in.jsonl --output=out.parquet --limit=3",
+    ],
+)
+def test_run_is_the_default_command_wherever_the_flags_are(fake: FakeRun, command: str) -> None:
+    assert invoke(command).exit_code == 0
+    assert fake.config is not None
+    assert fake.config.source.inputs == ("in.jsonl",)
+    assert fake.config.output == Path("out.parquet")
+    assert fake.config.source.limit == 3
+
+
+def test_inputs_come_in_the_order_given_with_i_ones_last(fake: FakeRun) -> None:
+    invoke("batchrun -i in.jsonl bad.jsonl '*.jsonl' -o out.parquet")
+
+    assert fake.config is not None
+    assert fake.config.source.inputs == ("bad.jsonl", "*.jsonl", "in.jsonl")
+
+
+def test_flags_reach_the_run(fake: FakeRun) -> None:
+    result = invoke(
+        "batchrun in.jsonl -o out.jsonl --stop '###' --stop END --keep a --keep b --max-tokens 9 "
+        "--temperature 0.7 --max-time 15m --grace 1 --quiet --fresh --model m --max-num-seqs 2"
+    )
+    assert result.exit_code == 0
+    config = fake.config
+    assert config is not None
+    assert config.source.sampling.stop == ("###", "END")
+    assert config.source.sampling.max_tokens == 9
+    assert config.source.sampling.temperature == 0.7
+    assert config.source.keep == ("a", "b")
+    assert (config.max_time, config.grace) == (900, 1)
+    assert (config.quiet, config.fresh, config.model.model) == (True, True, "m")
+    assert config.max_num_seqs == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "limit"),
+    [
+        ("", None),
+        ("--fail-on-error", 1),
+        ("--fail-on-error 5", 5),
+        ("--fail-on-error=0.1", 0.1),
+    ],
+)
+def test_fail_on_error_is_a_flag_or_takes_a_value(
+    fake: FakeRun, flag: str, limit: float | None
+) -> None:
+    assert invoke(f"batchrun in.jsonl -o out.parquet {flag}").exit_code == 0
+    assert fake.config is not None
+    assert fake.config.fail_on_error == limit
+
+
+def test_failed_rows_show_in_the_exit_status_and_the_first_line(fake: FakeRun) -> None:
+    fake.summary = figures.summary(figures.meter(completed=10, errors={"a": "1", "b": "2"}))
+    result = invoke("batchrun in.jsonl -o out.parquet")
+
+    assert result.exit_code == 3
+    assert result.stderr.startswith("10 of 12 rows answered, 2 FAILED\n")
+
+
+def test_a_stopped_run_exits_with_4(fake: FakeRun) -> None:
+    fake.summary = figures.summary(figures.meter(completed=1, total=9), outcome="stopped")
+
+    assert invoke("batchrun in.jsonl -o out.parquet").exit_code == 4
+
+
+def test_json_is_the_report_on_one_line(fake: FakeRun) -> None:
+    fake.summary = figures.summary(figures.meter(completed=1, errors={"a": "grüße"}))
+    result = invoke("batchrun in.jsonl -o out.parquet --json")
+
+    assert result.stdout.count("\n") == 1
+    assert json.loads(result.stdout) == fake.summary.to_dict()
+    assert result.stderr == ""
+    assert result.exit_code == 3
+
+
+def test_quiet_says_nothing_unless_rows_failed(fake: FakeRun) -> None:
+    assert invoke("batchrun in.jsonl -o out.parquet --quiet").output == ""
+
+    fake.summary = figures.summary(figures.meter(errors={"a": "1"}))
+    result = invoke("batchrun in.jsonl -o out.parquet --quiet")
+    assert result.stderr.startswith("0 of 1 row answered, 1 FAILED\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_status", "line"),
+    [
+        (RunError("the disk is full"), 1, "Error: the disk is full\n"),
+        (ModelError("no such\nmodel"), 1, "Error: no such model\n"),
+        (OutputBusy("another run holds it"), 75, "Error: another run holds it\n"),
+        (KeyboardInterrupt(), 130, "Error: interrupted\n"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_status(
+    fake: FakeRun, error: BaseException, exit_status: int, line: str
+) -> None:
+    fake.error = error
+    result = invoke("batchrun in.jsonl -o out.parquet")
+
+    assert (result.exit_code, result.stderr, result.stdout) == (exit_status, line, "")
+
+
+def test_an_unexpected_exception_is_not_hidden(fake: FakeRun) -> None:
+    fake.error = ZeroDivisionError()
+
+    assert isinstance(invoke("batchrun in.jsonl -o out.parquet").exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("batchrun in.jsonl", "no output: say where the answers go, as in -o answers.parquet"),
+        ("batchrun -o out.parquet", "no input: name a file, a quoted glob, or - for standard"),
+        ("batchrun gone.jsonl -o out.parquet", "gone.jsonl: no such file"),
+        ("batchrun in.jsonl -o out.parquet --quite", "Did you mean '--quiet'?"),
+        ("batchrun in.jsonl -o out.parquet --max-token 4", "'--max-tokens'"),
+        ("batchrun in.jsonl -o out.parquet --limit many", "'--limit': 'many' is not a valid"),
+        ("batchrun in.jsonl -o out.parquet --dtype int4", "'float32', 'float16', 'bfloat16'"),
+        ("batchrun in.jsonl -o out.parquet --top-p 2", "--top-p must be a number above 0 and"),
+        ("batchrun in.jsonl -o in.jsonl", "in.jsonl: is an input, and this run would replace"),
+        ("batchrun in.jsonl -o .", "is a folder; name a file in it"),
+        ("batchrun in.jsonl -o gone/out.parquet", "mkdir -p gone"),
+        ("batchrun in.jsonl -o", "requires an argument"),
+        ("batchrun check", "no input: name a file"),
+        ("batchrun check gone.jsonl", "gone.jsonl: no such file"),
+    ],
+)
+def test_a_wrong_flag_or_path_gets_one_line_that_says_what_to_do(
+    fake: FakeRun, command: str, hint: str
+) -> None:
+    result = invoke(command)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert hint in result.stderr
+    assert result.stdout == ""
+    assert fake.config is None
+
+
+# ---------------------------------------------------------------- check
+
+
+def test_check_prints_a_line_for_each_fault_and_a_count() -> None:
+    result = invoke("batchrun check bad.jsonl")
+
+    assert result.exit_code == 3
+    first, second = result.stdout.splitlines()
+    assert first == (
+        "bad.jsonl:2 b streaming_unsupported body.stream must be false: answers go to a file"
+    )
+    assert second.startswith("bad.jsonl:3 - invalid_json_line ")
+    assert result.stderr == (
+        "Faulty rows: 2 of 3. Checked: form and fields; "
+        "not prompt length, as the model is not on this machine yet.\n"
+    )
+
+
+def test_check_of_a_good_file() -> None:
+    result = invoke("batchrun check in.jsonl")
+
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("Faulty rows: 0 of 1. ")
+
+
+def test_check_prints_validation_records_with_json() -> None:
+    result = invoke("batchrun check bad.jsonl --json")
+
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first == {
+        "code": "streaming_unsupported",
+        "line": 2,
+        "message": "body.stream must be false: answers go to a file",
+        "param": "body.stream",
+        "file": "bad.jsonl",
+        "custom_id": "b",
+    }
+    assert (second["code"], second["line"], second["custom_id"]) == ("invalid_json_line", 3, None)
+
+
+def test_check_fills_templates(folder: Path) -> None:
+    (folder / "data.csv").write_text("text\nhello\n")
+
+    assert invoke("batchrun check data.csv --prompt '{{ text }}'").exit_code == 0
+    result = invoke("batchrun check data.csv --prompt '{{ word }}'")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("data.csv:2 - missing_column ")
+
+
+def test_check_measures_prompts_with_a_model_that_is_here(
+    tiny_model: Callable[..., Path],
+) -> None:
+    folder = tiny_model("llama", max_position_embeddings=8)
+    result = invoke(f"batchrun check in.jsonl --model {folder}")
+
+    assert result.exit_code == 3
+    assert result.stdout.startswith("in.jsonl:1 a context_length_exceeded ")
+    assert result.stderr == (
+        "Faulty rows: 1 of 1. Checked: form, fields, chat template and prompt length.\n"
+    )
+
+
+def test_check_cannot_be_made_to_write_control_characters(folder: Path) -> None:
+    line = '{"custom_id": "\\u001b[31m\\n", "method": "POST", "url": "/x", "body": {}}\n'
+    (folder / "evil.jsonl").write_text(line)
+    result = invoke("batchrun check evil.jsonl")
+
+    assert result.stdout.count("\n") == 1
+    assert "\x1b" not in result.stdout
+
+
+# ---------------------------------------------------------------- help and version
+
+
+def test_help_shows_every_flag_and_the_examples() -> None:
+    text = invoke("batchrun --help").stdout
+
+    assert text.startswith("Usage: batchrun INPUT... -o OUTPUT [FLAGS]\n")
+    assert "       batchrun check INPUT... [FLAGS]\n" in text
+    for flag in flags_of(run_command):
+        assert f"{flag} " in text
+    for line in EXAMPLES.strip().splitlines()[2:]:
+        assert line.strip() in text
+
+
+@pytest.mark.parametrize("command", [run_command, check])
+def test_every_flag_has_a_line_of_help_that_ends_as_one(command: click.Command) -> None:
+    for param in command.params:
+        if isinstance(param, click.Option):
+            assert param.help, param.name
+            assert param.help.partition("  [")[0].endswith("."), param.name
+
+
+def test_help_of_check_shows_its_flags() -> None:
+    text = invoke("batchrun check --help").stdout
+
+    for flag in flags_of(check):
+        assert flag in text
+
+
+def test_the_short_h_is_help_too() -> None:
+    assert "--max-num-seqs" in invoke("batchrun -h").stdout
+    assert "--json" in invoke("batchrun check -h").stdout
+
+
+def test_no_arguments_show_the_help() -> None:
+    result = invoke("batchrun")
+
+    assert result.exit_code == 2
+    assert "--max-num-seqs" in result.output
+
+
+def test_the_examples_of_the_help_start(
+    fake: FakeRun, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "samples").symlink_to(Path(__file__).parent.parent / "samples")
+    examples = EXAMPLES.replace("\\\n", " ").split("\n")
+    commands = [line.strip() for line in examples if line.strip().startswith("batchrun ")]
+
+    assert len(commands) == 3
+    for command in commands:
+        result = invoke(command)
+        assert result.exit_code == 0, result.output
+
+
+def test_version() -> None:
+    try:
+        installed = version("batchrun")
+    except PackageNotFoundError:
+        pytest.skip("batchrun is not installed")
+    assert invoke("batchrun --version").stdout == f"batchrun {installed}\n"
+    assert batchrun.__version__ == installed
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import batchrun",
+        "from batchrun import run",
+        "from batchrun.cli import main; main(['--help'], standalone_mode=False)",
+        "from batchrun.cli import main; main(['check', '--help'], standalone_mode=False)",
+    ],
+)
+def test_help_and_import_load_nothing_heavy(code: str) -> None:
+    probe = f"import sys; {code}; print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    command = [sys.executable, "-c", probe]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_it_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "batchrun", "--help"]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True)
+
+    assert done.stdout.startswith("Usage: batchrun INPUT...")
+
+
+# ---------------------------------------------------------------- the library
+
+
+def test_the_library_runs_as_the_command_does(fake: FakeRun) -> None:
+    summary = batchrun.run(
+        "in.jsonl", Path("bad.jsonl"), output="out.parquet", max_tokens=9, keep_all=True
+    )
+
+    assert summary is fake.summary
+    library = fake.config
+    invoke("batchrun in.jsonl bad.jsonl -o out.parquet --max-tokens 9 --keep-all")
+    assert fake.config == library
+
+
+def test_the_library_refuses_an_unknown_flag(fake: FakeRun) -> None:
+    with pytest.raises(TypeError, match="did you mean 'max_num_seqs'"):
+        batchrun.run("in.jsonl", output="out.parquet", max_num_seq=4)
+
+
+def test_the_command_and_the_library_have_the_same_flags() -> None:
+    not_shared = {"output", "input", "json"}  # arguments, and a matter of printing
+    names = {flag[2:].replace("-", "_") for flag in flags_of(run_command)}
+
+    assert names - not_shared == {field.name for field in fields(Flags)}
+
+
+def test_the_engine_is_loaded_when_asked_for() -> None:
+    from batchrun.engine import Engine
+
+    assert batchrun.Engine is Engine
+    with pytest.raises(AttributeError, match="no attribute 'engin'"):
+        batchrun.__getattr__("engin")
