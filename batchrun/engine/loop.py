@@ -76,6 +76,8 @@ class Engine:
             if self._has_room:
                 # Outside the guard: what the source raises is not the running rows' fault.
                 self._queue.refill(self._limit - len(self._batch.live))
+            for sequence in self._queue.take_empty():
+                self._finish(sequence, Ending("length"))
             try:
                 self._turn()
             except Exception as error:  # models raise anything; whose fault it is, _retry finds out
@@ -102,11 +104,11 @@ class Engine:
         self._read()
         self._batch.drop_ended()
         self._admit()
-        self._advance_prefill()
+        is_filling = self._advance_prefill()
         live = len(self._batch.live)
         if live < (1 - DEAD_SHARE) * len(self._batch.rows) or live == 0:
             self._batch.compact()
-        is_filling = bool(self._prefill or (self._queue and self._has_room))
+        # A step costs nearly as much for few rows as for many: while the batch fills, it waits.
         if live and not (is_filling and live * 2 < self._limit):
             self._in_flight = self._launch()
 
@@ -124,18 +126,16 @@ class Engine:
         """Begin to prefill waiting sequences if there is room for some."""
         if self._prefill or not self._has_room:
             return
-        for sequence in self._queue.take_empty():
-            self._finish(sequence, Ending("length"))
         live = self._batch.live
         taken = self._queue.take(self._limit - len(live), live, self._max_num_batched_tokens)
         if taken:
             self._prefill = Prefill(self._model, taken, batched=self._batched)
 
-    def _advance_prefill(self) -> None:
-        """Feed one chunk; once all are in, the sequences join the batch."""
+    def _advance_prefill(self) -> bool:
+        """Feed one chunk of the prefill, if there is one; once all are in, the sequences join."""
         prefill = self._prefill
         if prefill is None:
-            return
+            return False
         start = time.perf_counter()
         if not prefill.is_done:
             self.stats.prefill_tokens += prefill.step(self._max_num_batched_tokens)
@@ -147,6 +147,7 @@ class Engine:
             self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
             self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, self._batch.caches.nbytes)
         self.stats.prefill_seconds += time.perf_counter() - start
+        return True
 
     def _launch(self) -> Step:
         start = time.perf_counter()

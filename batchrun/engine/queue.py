@@ -29,6 +29,7 @@ class Queue:
         self._costs = costs
         self._kv_bytes = kv_bytes
         self._waiting: deque[Sequence] = deque()
+        self._empty: list[Sequence] = []
         self._source: Iterator[Prompt | None] = iter(())
         self._exhausted = True
 
@@ -38,14 +39,14 @@ class Queue:
     @property
     def is_done(self) -> bool:
         """Nothing waits and nothing more will come."""
-        return self._exhausted and not self._waiting
+        return self._exhausted and not self._waiting and not self._empty
 
     def feed_from(self, prompts: Iterable[Prompt | None]) -> None:
         self._source, self._exhausted = iter(prompts), False
 
     def refill(self, count: int) -> None:
         """Have `count` sequences waiting, as far as the source has prompts ready."""
-        while len(self) < count and not self._exhausted:
+        while len(self) + len(self._empty) < count and not self._exhausted:
             try:
                 prompt = next(self._source)
             except StopIteration:
@@ -53,17 +54,16 @@ class Queue:
                 return
             if prompt is None:
                 return
-            self._waiting.extend(self._sequences(prompt))
+            wants_tokens = prompt.sampling.max_tokens > 0
+            (self._waiting if wants_tokens else self._empty).extend(self._sequences(prompt))
 
     def put_back(self, sequences: list[Sequence]) -> None:
         """Sequences whose run was cut short start over, before all others."""
         self._waiting.extendleft(sequence.restart() for sequence in reversed(sequences))
 
     def take_empty(self) -> list[Sequence]:
-        """Those at the front that ask for no token at all."""
-        taken = []
-        while self._waiting and self._waiting[0].max_tokens == 0:
-            taken.append(self._waiting.popleft())
+        """The sequences that ask for no token at all: there is nothing to run."""
+        taken, self._empty = self._empty, []
         return taken
 
     def take(self, room: int, running: list[Sequence], max_tokens: int) -> list[Sequence]:
