@@ -24,8 +24,9 @@ def run(*inputs: str | Path, output: str | Path, **flags: Any) -> Summary:
 
     Raises TypeError for an unknown flag, and BatchrunError where the command would print an error.
     """
+    # That module cannot be called run: once imported, it would take this function's place.
     from batchrun.flags import Flags
-    from batchrun.run import execute
+    from batchrun.runner import execute
 
     return execute(Flags.from_names(flags).run_config(inputs, output))
 

@@ -89,7 +89,7 @@ def run(
     rows failed, 4 stopped early and to be continued, 75 another run holds OUTPUT.
     """
     config = Flags(**flags).run_config((*inputs, *more_inputs), output)
-    from batchrun.run import execute
+    from batchrun.runner import execute
 
     summary = execute(config)
     if as_json:

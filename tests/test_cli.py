@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import shlex
 import subprocess
 import sys
@@ -55,9 +56,9 @@ class FakeRun:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     fake = FakeRun()
-    module = ModuleType("batchrun.run")
+    module = ModuleType("batchrun.runner")
     module.execute = fake.execute  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "batchrun.run", module)
+    monkeypatch.setitem(sys.modules, "batchrun.runner", module)
     return fake
 
 
@@ -418,6 +419,12 @@ def test_the_library_runs_as_the_command_does(fake: FakeRun) -> None:
     library = fake.config
     invoke("batchrun in.jsonl bad.jsonl -o out.parquet --max-tokens 9 --keep-all")
     assert fake.config == library
+
+
+def test_no_module_takes_the_place_of_the_librarys_run() -> None:
+    names = [module.name for module in pkgutil.iter_modules(batchrun.__path__)]
+
+    assert not {"run", "Engine"} & set(names)
 
 
 def test_the_library_refuses_an_unknown_flag(fake: FakeRun) -> None:
