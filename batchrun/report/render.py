@@ -121,14 +121,13 @@ def _batch(summary: Summary) -> str:
 
 
 def _machine(summary: Summary) -> str:
-    blas = f" with {summary.blas}" if summary.device.get("kind") == "cpu" and summary.blas else ""
-    memory = ""
+    parts = [str(summary.device.get("kind"))]
     if summary.peak_memory is not None and summary.peak_process_memory is not None:
-        memory = (
-            f"; peak memory {summary.peak_memory:,.2f} GB in arrays,"
-            f" {summary.peak_process_memory:,.2f} GB in all"
-        )
-    return _labelled("device", f"{summary.device.get('kind')}{blas}{memory}")
+        arrays, process = summary.peak_memory, summary.peak_process_memory
+        parts.append(f"peak memory {arrays:,.2f} GB in arrays, {process:,.2f} GB in all")
+    if summary.blas and summary.device.get("kind") == "cpu":
+        parts.append(f"BLAS {summary.blas}")
+    return _labelled("device", "; ".join(parts))
 
 
 def _truncated(summary: Summary) -> list[str]:

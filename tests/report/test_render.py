@@ -39,7 +39,7 @@ tokens         prompt     cached  generated  prefill/s   decode/s     rows/s
 seconds          load    prepare    prefill     decode      write      total
                   2.5        0.0        2.0        4.0        0.0       10.0
 batch     8.0 of 32 rows a decode step, 10 at most
-device    cpu with openblas; peak memory 1.00 GB in arrays, 1.50 GB in all
+device    cpu; peak memory 1.00 GB in arrays, 1.50 GB in all; BLAS openblas
 
 1 row cut off at the token limit: raise --max-tokens (now 1024)
 1 row failed with context_length_exceeded, as in.jsonl:1 (custom_id id-1):
