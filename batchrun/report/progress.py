@@ -19,7 +19,7 @@ BAR_SECONDS = 0.2
 LINE_SECONDS = 30.0
 WINDOW_SECONDS = 10.0
 
-_BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows [{elapsed}<{remaining}] {desc}"
+_BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}] {desc}"
 _NO_TOTAL = "{n_fmt} rows [{elapsed}] {desc}"
 
 
@@ -70,7 +70,8 @@ class Progress:
 
     def _draw(self, meter: Meter, stats: EngineStats) -> None:
         if self._bar is None:
-            self._bar = _Bar(total=meter.total, file=self._stream, dynamic_ncols=True, leave=False)
+            # The delay only keeps it from drawing itself before it has figures.
+            self._bar = _Bar(file=self._stream, dynamic_ncols=True, leave=False, delay=0.001)
         self._bar.show(meter, self._figures(meter, stats))
 
     def _print(self, now: float, meter: Meter, stats: EngineStats) -> None:
@@ -87,13 +88,13 @@ class Progress:
     def _figures(self, meter: Meter, stats: EngineStats) -> str:
         first, last = self._samples[0], self._samples[-1]
         seconds = last.seconds - first.seconds
-        parts = [f"{stats.running} running"]
+        # Failures first: a narrow terminal cuts the end.
+        parts = [f"{meter.num_failed:,} failed"] if meter.num_failed else []
+        parts.append(f"{stats.running} running")
         if seconds > 0:
             prompt = (last.prefill_tokens - first.prefill_tokens) / seconds
             decode = (last.decode_tokens - first.decode_tokens) / seconds
-            parts += [f"prompt {prompt:,.0f} tok/s", f"decode {decode:,.0f} tok/s"]
-        if meter.num_failed:
-            parts.append(f"{meter.num_failed:,} failed")
+            parts.append(f"prompt {prompt:,.0f}, decode {decode:,.0f} tok/s")
         return ", ".join(parts)
 
     def _sample(self, now: float, stats: EngineStats) -> None:

@@ -48,8 +48,8 @@ def test_without_a_terminal_a_line_comes_every_half_minute() -> None:
     run.progress.close()
 
     assert stream.getvalue().splitlines() == [
-        "31 of 100 rows, 3 running, prompt 1,000 tok/s, decode 100 tok/s, 01:06 left",
-        "61 of 100 rows, 3 running, prompt 1,000 tok/s, decode 100 tok/s, 00:38 left",
+        "31 of 100 rows, 3 running, prompt 1,000, decode 100 tok/s, 01:06 left",
+        "61 of 100 rows, 3 running, prompt 1,000, decode 100 tok/s, 00:38 left",
     ]
 
 
@@ -59,7 +59,7 @@ def test_a_line_comes_also_while_no_row_finishes() -> None:
     run.step(0)
     run.step(LINE_SECONDS)
 
-    assert stream.getvalue() == ("0 of 100 rows, 3 running, prompt 0 tok/s, decode 0 tok/s\n")
+    assert stream.getvalue() == ("0 of 100 rows, 3 running, prompt 0, decode 0 tok/s\n")
 
 
 def test_a_line_of_an_input_of_unknown_length_names_failures_and_no_eta() -> None:
@@ -69,7 +69,7 @@ def test_a_line_of_an_input_of_unknown_length_names_failures_and_no_eta() -> Non
     run.meter.num_failed = 2
     run.step(LINE_SECONDS, rows=1)
 
-    assert stream.getvalue() == ("3 rows, 3 running, prompt 0 tok/s, decode 0 tok/s, 2 failed\n")
+    assert stream.getvalue() == ("3 rows, 2 failed, 3 running, prompt 0, decode 0 tok/s\n")
 
 
 def test_reused_rows_have_no_part_in_the_time_left() -> None:
@@ -93,7 +93,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
         run.step(1.0, tokens=100)
     run.progress.close()
 
-    assert "prompt 100 tok/s, decode 10 tok/s" in stream.frames()[-1]
+    assert "prompt 100, decode 10 tok/s" in stream.frames()[-1]
 
 
 def test_on_a_terminal_a_bar_shows_rows_rates_and_failures() -> None:
@@ -105,8 +105,8 @@ def test_on_a_terminal_a_bar_shows_rows_rates_and_failures() -> None:
 
     last = stream.frames()[-1]
     assert last.startswith("50%|")
-    assert "50/100 rows [" in last
-    assert last.endswith("3 running, prompt 1,000 tok/s, decode 100 tok/s, 1 failed")
+    assert "50/100 [" in last
+    assert last.endswith("1 failed, 3 running, prompt 1,000, decode 100 tok/s")
 
 
 def test_the_bar_of_an_input_of_unknown_length_counts_rows() -> None:
