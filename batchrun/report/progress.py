@@ -19,7 +19,7 @@ BAR_SECONDS = 0.2
 LINE_SECONDS = 30.0
 WINDOW_SECONDS = 10.0
 
-_BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}] {desc}"
+_BAR = "{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}] {desc}"
 _NO_TOTAL = "{n_fmt} rows [{elapsed}] {desc}"
 
 
@@ -70,8 +70,7 @@ class Progress:
 
     def _draw(self, meter: Meter, stats: EngineStats) -> None:
         if self._bar is None:
-            # The delay only keeps it from drawing itself before it has figures.
-            self._bar = _Bar(file=self._stream, dynamic_ncols=True, leave=False, delay=0.001)
+            self._bar = _Bar(file=self._stream, dynamic_ncols=True, leave=False, bar_format=" ")
         self._bar.show(meter, self._figures(meter, stats))
 
     def _print(self, now: float, meter: Meter, stats: EngineStats) -> None:
