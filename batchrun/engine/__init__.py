@@ -3,6 +3,10 @@
 It knows token ids, caches and sampling parameters; nothing of files, messages or the journal.
 """
 
-from batchrun.engine.loop import Engine
+from batchrun import device
+
+device.prepare()  # before anything below imports MLX
+
+from batchrun.engine.loop import Engine  # noqa: E402
 
 __all__ = ["Engine"]

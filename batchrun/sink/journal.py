@@ -63,9 +63,10 @@ class Journal:
             self._db.executemany(sql.ADD_ANSWER, map(answer_values, answers))
             return self._db.total_changes - before
 
-    def has_answers(self, key: str, n: int) -> bool:
-        """Whether choices 0 to n - 1 of `key` are all here."""
-        return bool(self._one(sql.COUNT_CHOICES, (key, n))[0] == n)
+    def finish_reasons(self, key: str, n: int) -> list[str]:
+        """Why each of choices 0 to n - 1 of `key` ended; fewer than n where some are not here."""
+        with _explained(self.path):
+            return [reason for (reason,) in self._db.execute(sql.FINISH_REASONS, (key, n))]
 
     def occurrence(self, key: str) -> int:
         """Counts one more row that asks for `key`; returns how many asked before it in this run."""

@@ -74,7 +74,9 @@ INSERT INTO rows (idx, file, line, custom_id, kept,
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-COUNT_CHOICES = "SELECT count(*) FROM answers WHERE key = ? AND choice < ?"
+FINISH_REASONS = """
+SELECT finish_reason FROM answers WHERE key = ? AND choice < ? ORDER BY choice
+"""
 
 COUNT_ASKED = """
 INSERT INTO asked VALUES (?, 0) ON CONFLICT (key) DO UPDATE SET times = times + 1

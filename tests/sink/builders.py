@@ -7,6 +7,7 @@ from typing import Any
 
 from batchrun.errors import RowError
 from batchrun.records import Answer, Failure, Request, Row, Sampling
+from batchrun.sink import Journal
 
 MOMENT = 1_753_000_000.123456
 
@@ -21,6 +22,10 @@ def chat(row: Row, n: int = 1) -> Request:
 
 def completion(row: Row, n: int = 1) -> Request:
     return Request(row, Sampling(n=n), prompt="hi")
+
+
+def has_answers(journal: Journal, key: str, n: int) -> bool:
+    return len(journal.finish_reasons(key, n)) == n
 
 
 def make_answer(key: str, choice: int = 0, **fields: Any) -> Answer:

@@ -16,7 +16,7 @@ import pytest
 from batchrun.config import OutputFormat
 from batchrun.errors import RunError
 from batchrun.sink import Counts, Journal, write_output
-from tests.sink.builders import chat, failure, make_answer, make_row, names
+from tests.sink.builders import chat, failure, has_answers, make_answer, make_row, names
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,7 +95,7 @@ def test_a_journal_on_a_full_disk_keeps_what_was_committed(small_disk: Path) -> 
     journal.close()
     again = Journal(small_disk / "out.journal")
     assert safe > 5
-    assert all(again.has_answers(f"k{index}", 1) for index in range(safe))
+    assert all(has_answers(again, f"k{index}", 1) for index in range(safe))
     again.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from batchrun.errors import RowError, RunError, UsageError
 from batchrun.records import Answer
 from batchrun.sink import Counts, Journal, remove_journal
-from tests.sink.builders import chat, completion, failure, make_answer, make_row, names
+from tests.sink.builders import chat, completion, failure, has_answers, make_answer, make_row, names
 
 ERROR = RowError("engine_failed", "the model failed", status=500)
 
@@ -35,7 +35,7 @@ def test_answers_outlive_runs_and_rows_do_not(journal: Journal) -> None:
     again = Journal(journal.path)
     again.start()
     assert again.counts() == Counts(0, 0, 0)
-    assert again.has_answers("k", 1)
+    assert has_answers(again, "k", 1)
     assert again.occurrence("k") == 0
     again.close()
 
@@ -53,11 +53,11 @@ def test_a_request_has_its_answers_only_with_all_choices(journal: Journal) -> No
     journal.add_row(chat(make_row(), n=3), "k")
     for choice in (2, 0):
         journal.add_answer(make_answer("k", choice))
-    assert not journal.has_answers("k", 3)
+    assert not has_answers(journal, "k", 3)
     assert journal.counts() == Counts(1, 0, 0)
     assert list(journal.results()) == []
     journal.add_answer(make_answer("k", 1))
-    assert journal.has_answers("k", 3)
+    assert has_answers(journal, "k", 3)
     assert [r.answer.choice for r in journal.results() if r.answer] == [0, 1, 2]
 
 
@@ -126,7 +126,7 @@ def test_a_broken_import_takes_nothing_over(journal: Journal) -> None:
 
     with pytest.raises(UsageError):
         journal.import_answers(answers())
-    assert not journal.has_answers("a", 1)
+    assert not has_answers(journal, "a", 1)
 
 
 def test_occurrences_count_rows_that_ask_for_the_same(journal: Journal) -> None:
@@ -163,7 +163,7 @@ def test_results_stream_while_the_journal_is_written(journal: Journal) -> None:
     seen = []
     for result in journal.results():
         seen.append(result.row.index)
-        journal.has_answers("k1", 1)
+        has_answers(journal, "k1", 1)
         journal.commit()
     assert seen == list(range(500))
 

@@ -1,0 +1,135 @@
+"""What becomes of every row: asked, reused, answered or failed, in the journal and the meter.
+
+Rows that ask the same share one answer: the first computes it, the others wait for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from batchrun.engine.finishing import Decoder
+from batchrun.prepare import with_occurrence
+from batchrun.records import Answer, Completion, Failure, Prompt, TokenLogprob
+from batchrun.report.meter import Meter
+from batchrun.sink import Journal
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A prompt that is being answered, and how many rows want it."""
+
+    num_rows: int = 1
+    completions: list[Completion] = field(default_factory=list)
+
+
+class Ledger:
+    """Books for one run. `model` is the name that answers carry."""
+
+    def __init__(self, journal: Journal, meter: Meter, *, model: str, decoder: Decoder):
+        self._journal = journal
+        self._meter = meter
+        self._model = model
+        self._decoder = decoder
+        self._open: dict[tuple[str, int], _Asked] = {}
+        self._read_all = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row of the input has an answer or a failure."""
+        return self._read_all and not self._open
+
+    def admit(self, rows: Iterable[Prompt | Failure | None]) -> Iterator[Prompt | None]:
+        """Book each row as it comes; yield the prompts whose answers have to be computed."""
+        num_rows = 0
+        for row in rows:
+            num_rows += row is not None
+            if row is None:
+                yield None
+            elif isinstance(row, Failure):
+                self._journal.add_failure(row)
+                self._meter.failed(row.error, row.row)
+            elif prompt := self._book(row):
+                yield prompt
+        self._meter.total = num_rows
+        self._read_all = True
+
+    def record(self, finished: Iterable[Completion | Failure]) -> None:
+        """Book what the engine finished; it is safe once this returns."""
+        for item in finished:
+            if isinstance(item, Failure):
+                self._fail(item)
+            else:
+                self._answer(item)
+        self._journal.commit()
+
+    def _book(self, prompt: Prompt) -> Prompt | None:
+        """The prompt to run for a row, or None if its answer is there or on the way."""
+        if not (prompt.sampling.is_greedy or prompt.sampling.seed is not None):
+            # The same request again, with chance in it, is a wish for another draw.
+            prompt = with_occurrence(prompt, self._journal.occurrence(prompt.key))
+        self._journal.add_row(prompt.request, prompt.key)
+        n = prompt.sampling.n
+        if asked := self._open.get((prompt.key, n)):
+            asked.num_rows += 1
+            return None
+        reasons = self._journal.finish_reasons(prompt.key, n)
+        if len(reasons) == n:
+            self._meter.reused(*reasons)
+            return None
+        self._open[prompt.key, n] = _Asked()
+        return prompt
+
+    def _answer(self, completion: Completion) -> None:
+        self._journal.add_answer(self._to_answer(completion))
+        key, n = completion.prompt.key, completion.prompt.sampling.n
+        asked = self._open.get((key, n))
+        if asked is None:
+            return  # another choice of it has failed
+        asked.completions.append(completion)
+        if len(asked.completions) < n:
+            return
+        del self._open[key, n]
+        reasons = [choice.finish_reason for choice in asked.completions]
+        self._meter.completed(
+            n * len(completion.prompt.token_ids),
+            sum(choice.cached_tokens for choice in asked.completions),
+            sum(len(choice.token_ids) for choice in asked.completions),
+            *reasons,
+        )
+        for _ in range(asked.num_rows - 1):
+            self._meter.reused(*reasons)
+
+    def _fail(self, failure: Failure) -> None:
+        if failure.key is None:
+            return
+        for row in self._journal.fail_key(failure.key, failure.error):
+            self._meter.failed(failure.error, row)
+        self._open = {asked: rows for asked, rows in self._open.items() if asked[0] != failure.key}
+
+    def _to_answer(self, completion: Completion) -> Answer:
+        scores = completion.logprobs
+        return Answer(
+            key=completion.prompt.key,
+            choice=completion.choice,
+            text=completion.text,
+            finish_reason=completion.finish_reason,
+            stop_reason=completion.stop_reason,
+            prompt_tokens=len(completion.prompt.token_ids),
+            cached_tokens=completion.cached_tokens,
+            completion_tokens=len(completion.token_ids),
+            seconds=completion.seconds,
+            model=self._model,
+            finished_at=time.time(),
+            logprobs=None if scores is None else [self._score(score) for score in scores],
+        )
+
+    def _score(self, score: TokenLogprob) -> dict[str, object]:
+        """One entry of OpenAI's logprobs."""
+        top = [self._named(token_id, logprob) for token_id, logprob in score.top]
+        return {**self._named(score.token_id, score.logprob), "top_logprobs": top}
+
+    def _named(self, token_id: int, logprob: float) -> dict[str, object]:
+        token = self._decoder.decode([token_id], skip_special_tokens=False)
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

@@ -1,0 +1,173 @@
+"""The whole run: files in, answers out, and nothing lost in between.
+
+    source -> prepare -> ledger -> plan -> engine -> ledger (journal) -> output, report
+
+Reading and preparing run ahead in a thread of their own; everything else happens in the thread that
+called, which also loads the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+from batchrun import device, models, sink
+from batchrun.config import OutputFormat, RunConfig
+from batchrun.engine import Engine
+from batchrun.engine.stats import EngineStats
+from batchrun.ledger import Ledger
+from batchrun.plan import WINDOW, in_running_order
+from batchrun.prepare import Ahead, Preparer
+from batchrun.records import Failure, Prompt, Request
+from batchrun.report.meter import Meter
+from batchrun.report.progress import Progress
+from batchrun.report.summary import Outcome, Summary, report_path, summarize, write_report
+from batchrun.source import count_rows, kept_schema, read_requests, resolve_inputs
+from batchrun.stopping import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How the rows' part of the run ended, and what it ran on."""
+
+    stats: EngineStats
+    model: str
+    device: device.Device
+    notes: tuple[str, ...]
+    outcome: Outcome = "finished"
+    reason: str | None = None
+
+
+def execute(config: RunConfig) -> Summary:
+    """Run `config` to its end, or as far as it gets, and write output and report.
+
+    Raises BatchrunError where there is nothing to report on: a wrong input or path, an output
+    that another run holds, a model that cannot be loaded.
+    """
+    kind = sink.output_format(config.output, config.format)
+    paths = resolve_inputs(config.source.inputs)
+    stop = Stop(max_time=config.max_time, grace=config.grace)
+    with sink.hold(config.output), stop.on_signals(), _journal(config, kind) as journal:
+        meter = Meter(_expected(config, paths))
+        ended = _answer_rows(config, journal, meter, stop)
+        if ended.outcome == "finished":
+            with meter.phase("write"):
+                sink.write_output(journal, config.output, kind, kept_schema(config.source))
+            journal.delete()
+        summary = summarize(
+            meter,
+            ended.stats,
+            config,
+            model=ended.model,
+            device=ended.device.describe(),
+            peak_memory=device.peak_memory(),
+            outcome=ended.outcome,
+            reason=ended.reason,
+            notes=ended.notes,
+        )
+        write_report(summary, report_path(config.output))
+    return summary
+
+
+def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
+    """The journal with every answer that earlier runs left, there or in the output."""
+    path = sink.journal_path(config.output)
+    if config.fresh:
+        sink.remove_journal(path)
+    journal = sink.Journal(path)
+    try:
+        if config.output.exists() and not config.fresh:
+            journal.import_answers(sink.read_answers(config.output, kind))
+        journal.start()
+    except BaseException:
+        journal.close()
+        raise
+    return closing(journal)
+
+
+def _expected(config: RunConfig, paths: list[str]) -> int | None:
+    total = count_rows(paths)
+    limit = config.source.limit
+    return total if limit is None or total is None else min(total, limit)
+
+
+def _answer_rows(config: RunConfig, journal: sink.Journal, meter: Meter, stop: Stop) -> _Ended:
+    """Every row through the engine into the journal."""
+    with ExitStack() as stack:
+        with meter.phase("load"):
+            files = models.locate(config.model, _say)
+            words = models.load_tokenizer(files, config.model)
+        # Rows are read and prepared while the weights load.
+        ahead = stack.enter_context(_read_ahead(config, files, words, meter))
+        machine = device.prepare()
+        stack.enter_context(device.limits(machine))
+        with meter.phase("load"):
+            model = models.load(files, config.model, machine)
+            engine = _engine(config, model, machine)
+        ledger = Ledger(journal, meter, model=model.name, decoder=words.tokenizer)
+        progress = stack.enter_context(closing(Progress(quiet=config.quiet)))
+        ended = _Ended(engine.stats, model.name, machine, model.notes)
+        for finished in engine.run(_until(stop, in_running_order(ledger.admit(ahead)))):
+            with meter.phase("write"):
+                ledger.record(finished)
+            progress.update(meter, engine.stats)
+            if _too_many_failures(config, meter):
+                reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
+                return replace(ended, outcome="failed", reason=reason)
+            if stop.is_over:
+                break
+        if not ledger.is_complete:
+            return replace(ended, outcome="stopped", reason=stop.reason)
+        return ended
+
+
+def _read_ahead(
+    config: RunConfig, files: models.ModelFiles, words: models.LoadedTokenizer, meter: Meter
+) -> Ahead[Prompt | Failure]:
+    preparer = Preparer(
+        words.tokenizer,
+        model=files.identity,
+        context_length=files.context_length,
+        vocab_size=words.vocab_size,
+        run_seed=config.seed,
+    )
+
+    def prepare(row: Request | Failure) -> Prompt | Failure:
+        with meter.phase("prepare"):
+            return preparer.attempt(row)
+
+    return Ahead(read_requests(config.source), prepare, depth=WINDOW)
+
+
+def _engine(config: RunConfig, model: models.LoadedModel, machine: device.Device) -> Engine:
+    return Engine(
+        model,
+        model.tokenizer.tokenizer,
+        model.eos_token_ids,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        kv_bytes=device.memory_for_kv(machine, model.weights_bytes),
+    )
+
+
+def _until(stop: Stop, prompts: Iterable[Prompt | None]) -> Iterator[Prompt | None]:
+    """`prompts`, up to the moment when no more should be admitted."""
+    for prompt in prompts:
+        if stop.is_asked:
+            return
+        yield prompt
+
+
+def _too_many_failures(config: RunConfig, meter: Meter) -> bool:
+    most = config.fail_on_error
+    if most is None:
+        return False
+    if most >= 1:
+        return meter.num_failed >= most
+    return meter.total is not None and meter.num_failed > most * meter.total
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
