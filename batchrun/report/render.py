@@ -18,6 +18,7 @@ HEIGHT = 24
 _ERRORS = 2
 _NOTES = 2
 _INDENT = "    "
+_ROW_ROOM = 24
 _LABEL = 10
 _COLUMN = 11
 _Figure = tuple[str, str]
@@ -124,7 +125,7 @@ def _machine(summary: Summary) -> str:
     parts = [str(summary.device.get("kind"))]
     if summary.peak_memory is not None and summary.peak_process_memory is not None:
         arrays, process = summary.peak_memory, summary.peak_process_memory
-        parts.append(f"peak memory {arrays:,.2f} GB in arrays, {process:,.2f} GB in all")
+        parts.append(f"peak memory {arrays:,.2f} GB arrays, {process:,.2f} GB all")
     if summary.blas and summary.device.get("kind") == "cpu":
         parts.append(f"BLAS {summary.blas}")
     return _labelled("device", "; ".join(parts))
@@ -142,7 +143,8 @@ def _errors(summary: Summary) -> list[str]:
     errors = list(summary.errors.items())
     lines = []
     for code, error in errors[:_ERRORS]:
-        lines.append(_fit(f"{_rows(error.count)} failed with {code}, as {error.row}:"))
+        start = _fit(f"{_rows(error.count)} failed with {code}, as ", WIDTH - _ROW_ROOM) + " "
+        lines.append(start + _end_of(error.row, WIDTH - disp_len(start)))
         lines += _wrapped(error.message)
     others = [f"{error.count:,} with {code}" for code, error in errors[_ERRORS:]]
     return [*lines, _fit(f"Also failed: {', '.join(others)}")] if others else lines
@@ -170,11 +172,15 @@ def _files(summary: Summary) -> list[str]:
 
 
 def _path(label: str, path: str) -> str:
-    """A path too long keeps its end, where the file's name is."""
-    text, room = one_line(path), WIDTH - _LABEL
-    if disp_len(text) > room:
-        text = "…" + disp_trim(text[::-1][:room], room - 1)[::-1]
-    return label.ljust(_LABEL) + text
+    return label.ljust(_LABEL) + _end_of(path, WIDTH - _LABEL)
+
+
+def _end_of(path: str, width: int) -> str:
+    """A path too long keeps its end, where the file's name and the line are."""
+    text = one_line(path)
+    if disp_len(text) <= width:
+        return text
+    return "…" + disp_trim(text[::-1][:width], width - 1)[::-1]
 
 
 def _labelled(label: str, text: str) -> str:

@@ -39,13 +39,13 @@ tokens         prompt     cached  generated  prefill/s   decode/s     rows/s
 seconds          load    prepare    prefill     decode      write      total
                   2.5        0.0        2.0        4.0        0.0       10.0
 batch     8.0 of 32 rows a decode step, 10 at most
-device    cpu; peak memory 1.00 GB in arrays, 1.50 GB in all; BLAS openblas
+device    cpu; peak memory 1.00 GB arrays, 1.50 GB all; BLAS openblas
 
 1 row cut off at the token limit: raise --max-tokens (now 1024)
-1 row failed with context_length_exceeded, as in.jsonl:1 (custom_id id-1):
+1 row failed with context_length_exceeded, as in.jsonl:1 (custom_id id-1)
     the prompt has 9,000 tokens and the context length is 8,192, the answer
     included; shorten the prompt, or raise --max-model-len if the model allows…
-1 row failed with empty_prompt, as in.jsonl:2 (custom_id id-2):
+1 row failed with empty_prompt, as in.jsonl:2 (custom_id id-2)
     nothing
 
 Note: a small model
@@ -133,6 +133,16 @@ def test_a_long_path_keeps_its_end() -> None:
     line = next(line for line in text.splitlines() if line.startswith("output"))
     assert len(line) == 80
     assert line.endswith("/a/out.parquet")
+
+
+def test_a_failed_row_in_a_long_path_keeps_its_line() -> None:
+    meter = figures.meter(errors={"context_length_exceeded": "too long"})
+    meter.errors["context_length_exceeded"].row = "a/" * 60 + "rows.jsonl:17"
+
+    lines = render(figures.summary(meter)).splitlines()
+    line = next(line for line in lines if line.startswith("1 row failed"))
+    assert line.startswith("1 row failed with context_length_exceeded, as …")
+    assert line.endswith("/rows.jsonl:17")
 
 
 def test_a_row_cannot_send_commands_to_the_terminal() -> None:
