@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from batchrun import device, models, sink
 from batchrun.config import OutputFormat, RunConfig
@@ -103,21 +104,27 @@ def _answer_rows(config: RunConfig, journal: sink.Journal, meter: Meter, stop: S
         ahead = stack.enter_context(_read_ahead(config, files, words, meter))
         machine = device.prepare()
         stack.enter_context(device.limits(machine))
-        with meter.phase("load"):
-            model = models.load(files, config.model, machine)
-            engine = _engine(config, model, machine)
-        ledger = Ledger(journal, meter, model=model.name, decoder=words.tokenizer)
-        progress = stack.enter_context(closing(Progress(quiet=config.quiet)))
-        ended = _Ended(engine.stats, model.name, machine, model.notes)
-        for finished in engine.run(_until(stop, in_running_order(ledger.admit(ahead)))):
-            with meter.phase("write"):
-                ledger.record(finished)
-            progress.update(meter, engine.stats)
-            if _too_many_failures(config, meter):
-                reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
-                return replace(ended, outcome="failed", reason=reason)
-            if stop.is_over:
-                break
+        ledger = Ledger(journal, meter, model=files.name, decoder=words.tokenizer)
+        prompts = _until(stop, ledger.admit(ahead))
+        ended = _Ended(EngineStats(), files.name, machine, files.notes)
+        first = next((prompt for prompt in prompts if prompt is not None), None)
+        if first is not None:  # else there is nothing to compute, and no need of the weights
+            with meter.phase("load"):
+                model = models.load(files, config.model, machine)
+                engine = _engine(config, model, machine)
+            ended = _Ended(engine.stats, files.name, machine, model.notes)
+            turns = engine.run(_until(stop, in_running_order(chain([first], prompts))))
+            with closing(Progress(quiet=config.quiet)) as progress:
+                for finished in turns:
+                    with meter.phase("write"):
+                        ledger.record(finished)
+                    progress.update(meter, engine.stats)
+                    if stop.is_over or _too_many_failures(config, meter):
+                        break
+        journal.commit()
+        if _too_many_failures(config, meter):
+            reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
+            return replace(ended, outcome="failed", reason=reason)
         if not ledger.is_complete:
             return replace(ended, outcome="stopped", reason=stop.reason)
         return ended
