@@ -6,14 +6,13 @@ A record that is not well formed, or has more or fewer cells than the header, fa
 from __future__ import annotations
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from batchrun.errors import RowError, UsageError
-from batchrun.source.files import ByteStream, RawRow, open_bytes
-from batchrun.source.text import is_utf16
+from batchrun.source.files import RawRow
+from batchrun.source.text import open_text
 
 # The largest cell, in characters: what an unclosed quote may swallow. The module's own limit of
 # 128 KiB is less than a document may have.
@@ -28,8 +27,8 @@ def read(path: str, kind: Literal["csv", "tsv"]) -> Iterator[RawRow]:
     A row's line is the one it starts on. Raises RunError where the file cannot be read, and
     UsageError for a header that cannot be used.
     """
-    with open_bytes(path) as stream:
-        records = _records(stream, kind)
+    with open_text(path) as text:
+        records = _records(text, kind)
         header = _header(records, path)
         for line, cells in records:
             yield RawRow(line, _columns(header, cells, f"{path}:{line}"))
@@ -37,20 +36,12 @@ def read(path: str, kind: Literal["csv", "tsv"]) -> Iterator[RawRow]:
 
 def read_header(path: str, kind: Literal["csv", "tsv"]) -> list[str]:
     """The names of the columns. Raises as `read` does."""
-    with open_bytes(path) as stream:
-        return _header(_records(stream, kind), path)
+    with open_text(path) as text:
+        return _header(_records(text, kind), path)
 
 
-def _records(stream: ByteStream, kind: str) -> Iterator[tuple[int, list[str] | csv.Error]]:
+def _records(text: TextIO, kind: str) -> Iterator[tuple[int, list[str] | csv.Error]]:
     """Each record that is not blank, or what is wrong with it, and its first line."""
-    utf16 = is_utf16(stream)
-    text = io.TextIOWrapper(
-        stream,
-        encoding="utf-16" if utf16 else "utf-8-sig",
-        # Bytes that are not text become lone surrogates, so that only their own row fails.
-        errors="surrogatepass" if utf16 else "surrogateescape",
-        newline="",
-    )
     csv.field_size_limit(_MAX_CELL)
     reader = csv.reader(text, delimiter=_DELIMITERS[kind], strict=True)
     try:
@@ -61,8 +52,9 @@ def _records(stream: ByteStream, kind: str) -> Iterator[tuple[int, list[str] | c
                 return
             if record:
                 yield line, record
-    finally:
-        text.detach()
+    except UnicodeDecodeError:
+        # Only the end of UTF-16 can raise it: nothing comes after.
+        yield line, csv.Error("the file ends in the middle of a character")
 
 
 def _next(reader: Any) -> list[str] | csv.Error | None:
@@ -70,8 +62,6 @@ def _next(reader: Any) -> list[str] | csv.Error | None:
         return next(reader, None)
     except csv.Error as error:
         return error
-    except UnicodeDecodeError:
-        return csv.Error("the file ends in the middle of a character")
 
 
 def _header(records: Iterator[tuple[int, list[str] | csv.Error]], path: str) -> list[str]:

@@ -166,7 +166,7 @@ def _codec_by_content(head: bytes) -> Codec | None:
 def _open(path: str, stack: ExitStack) -> io.BufferedReader:
     if path != STDIN:
         return stack.enter_context(open(path, "rb"))
-    stream = io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer))
+    stream: io.BufferedReader = io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer))
     # The process's stdin is not ours to close, as our reader would when it is collected.
     stack.callback(stream.detach)
     return stream

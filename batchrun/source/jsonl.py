@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchrun.errors import RowError
-from batchrun.source.files import RawRow, open_bytes
-from batchrun.source.text import parse_json, utf8_lines
+from batchrun.source.files import RawRow
+from batchrun.source.text import open_lines, parse_json
 
 
 def read(path: str) -> Iterator[RawRow]:
     """One record per line that is not blank. Raises RunError where the file cannot be read."""
-    with open_bytes(path) as stream:
-        for number, line in enumerate(utf8_lines(stream), start=1):
+    with open_lines(path) as lines:
+        for number, line in enumerate(lines, start=1):
             if _has_row(line):
                 yield RawRow(number, _parse(line, f"{path}:{number}"))
 
 
 def count(path: str) -> int:
     """How many records `read` yields, without parsing them."""
-    with open_bytes(path) as stream:
-        return sum(map(_has_row, utf8_lines(stream)))
+    with open_lines(path) as lines:
+        return sum(map(_has_row, lines))
 
 
 def _has_row(line: bytes) -> bool:

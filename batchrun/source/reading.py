@@ -24,7 +24,7 @@ from batchrun.source.files import (
     resolve_inputs,
 )
 from batchrun.source.forms import read_custom_id, read_request
-from batchrun.source.templates import Template, chat_messages, with_system
+from batchrun.source.templates import BUILT_IN, Template, chat_messages, with_system
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +107,7 @@ class _Recipe:
         used = [template.columns for template in (self.prompt, self.system) if template]
         if any(needed is None or not needed <= set(names) for needed in used):
             return None
-        wanted = {"custom_id", *self.config.keep}.union(*(needed or () for needed in used))
+        wanted = BUILT_IN.union(["custom_id"], self.config.keep, *(n for n in used if n))
         return [name for name in names if name in wanted] or None
 
 

@@ -14,7 +14,7 @@ MAX_TOP_LOGPROBS = 20
 
 
 class _Field(NamedTuple):
-    """`read` returns the value in our form, or raises ValueError if it is not `expected`."""
+    """`read` gives the value in our form; ValueError or OverflowError if it is not `expected`."""
 
     expected: str
     read: Callable[[Any], Any]
@@ -130,7 +130,7 @@ def _read(body: Body, name: str, field: _Field) -> Any:
     value = body.fields[name]
     try:
         return field.read(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise body.error(name, f"must be {field.expected}, not {shown(value)}") from None
 
 

@@ -18,6 +18,8 @@ from batchrun.source.fields import without_nulls
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
 # The whole row, for columns whose names are not words: {{ row["review text"] }}.
 _ROW = "row"
+# Names that every template has; a column of such a name takes its place.
+BUILT_IN = frozenset(_ENVIRONMENT.globals)
 
 
 class Template:
@@ -33,7 +35,7 @@ class Template:
 
     @property
     def columns(self) -> frozenset[str] | None:
-        """The columns that it may read; None where it may read any."""
+        """The columns that it reads, but for those with a built-in's name; None for any."""
         return None if _ROW in self._names else frozenset(self._names)
 
     def render(self, columns: dict[str, Any]) -> str:

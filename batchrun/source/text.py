@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from batchrun.source.files import ByteStream
+from batchrun.source.files import ByteStream, open_bytes
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
@@ -15,32 +16,59 @@ _MAX_DEPTH = 100
 _TOO_DEEP = f"nested more than {_MAX_DEPTH} levels deep"
 
 
-def is_utf16(stream: ByteStream) -> bool:
-    """Whether a UTF-16 byte order mark is next in the stream."""
+@contextmanager
+def open_lines(path: str) -> Iterator[Iterator[bytes]]:
+    """The file's lines in UTF-8, split only at "\n", without byte order marks.
+
+    A UTF-16 file is recoded; what cannot be decoded comes out as bytes that are not UTF-8, so
+    that only its own line is at fault. Raises as `open_bytes` does.
+    """
+    with open_bytes(path) as stream:
+        if not _is_utf16(stream):
+            # Joined files have marks in the middle too; none is ever part of the JSON.
+            yield (line.removeprefix(_UTF8_BOM) for line in stream)
+            return
+        with _wrapped(stream, "utf-16", "surrogatepass", newline="\n") as text:
+            yield _recoded(text)
+
+
+@contextmanager
+def open_text(path: str) -> Iterator[io.TextIOWrapper]:
+    """The file as text, in UTF-16 if it says so, else in UTF-8; line ends as they are.
+
+    Bytes that are not text come out as lone surrogates. Raises as `open_bytes` does.
+    """
+    with open_bytes(path) as stream:
+        encoding, errors = ("utf-8-sig", "surrogateescape")
+        if _is_utf16(stream):
+            encoding, errors = ("utf-16", "surrogatepass")
+        with _wrapped(stream, encoding, errors, newline="") as text:
+            yield text
+
+
+@contextmanager
+def _wrapped(
+    stream: ByteStream, encoding: str, errors: str, *, newline: str
+) -> Iterator[io.TextIOWrapper]:
+    text = io.TextIOWrapper(stream, encoding, errors, newline)
+    try:
+        yield text
+    finally:
+        # The stream belongs to who opened it.
+        text.detach()
+
+
+def _is_utf16(stream: ByteStream) -> bool:
     return stream.peek(2)[:2] in _UTF16_BOMS
 
 
-def utf8_lines(stream: ByteStream) -> Iterator[bytes]:
-    """The stream's lines in UTF-8, split only at "\\n", without a byte order mark.
-
-    A UTF-16 stream is recoded; what cannot be decoded comes out as bytes that are not UTF-8, so
-    that only its own line is at fault.
-    """
-    for line in _recoded_lines(stream) if is_utf16(stream) else stream:
-        # Joined files have marks in the middle too; none is ever part of the JSON.
-        yield line.removeprefix(_UTF8_BOM)
-
-
-def _recoded_lines(stream: ByteStream) -> Iterator[bytes]:
-    text = io.TextIOWrapper(stream, encoding="utf-16", errors="surrogatepass", newline="\n")
+def _recoded(text: io.TextIOWrapper) -> Iterator[bytes]:
     try:
         for line in text:
             yield line.encode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         # The file ends in the middle of a character.
         yield b"\xff"
-    finally:
-        text.detach()
 
 
 def parse_json(text: str | bytes) -> Any:
