@@ -26,7 +26,9 @@ _METAL_SHARE = 0.9
 _FREE_SHARE = {"cpu": 0.6, "cuda": 0.9}
 # Activations of a prefill chunk and the logits of a batch live beside the KV caches.
 _RESERVE = 1 * GIB
-_CACHE_LIMIT = 1 * GIB
+# Freed buffers kept for reuse: as much as a step of prefill or decode frees and the next one asks
+# for again. On a CPU more gained nothing, and it counts as the process's memory.
+_CACHE_LIMIT = {"cpu": GIB // 4, "metal": 1 * GIB}
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -77,15 +79,16 @@ def prepare() -> Device:
 
 @contextmanager
 def limits(device: Device) -> Iterator[None]:
-    """Hold MLX to the device's memory limit inside the block; what was set before comes back.
+    """Bound MLX's memory inside the block as the device asks for; what was set before comes back.
 
-    Freed buffers are kept for reuse up to a gibibyte: enough for the largest of one step to be used
-    again by the next, little enough not to crowd out KV caches.
+    Metal: memory limit, wired limit, and a bound on freed buffers. CPU: the latter. CUDA: nothing.
     """
     import mlx.core as mx
 
     mx.reset_peak_memory()
-    restore = [(mx.set_cache_limit, mx.set_cache_limit(_CACHE_LIMIT))]
+    restore = []
+    if device.kind in _CACHE_LIMIT:
+        restore.append((mx.set_cache_limit, mx.set_cache_limit(_CACHE_LIMIT[device.kind])))
     if device.kind == "metal":
         restore.append((mx.set_memory_limit, mx.set_memory_limit(device.memory_limit)))
         restore.append((mx.set_wired_limit, mx.set_wired_limit(device.memory_limit)))

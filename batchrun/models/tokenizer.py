@@ -1,0 +1,76 @@
+"""A model's tokenizer with its chat template and the union of its end tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchrun import device
+from batchrun.config import ModelConfig
+from batchrun.errors import ModelError, UsageError
+from batchrun.models.locate import ModelFiles
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTokenizer:
+    """`tokenizer` answers like a transformers tokenizer. `eos_token_ids` are all ids that end an
+    answer, as tokenizer, config.json and generation_config.json declare them; `vocab_size` counts
+    the tokenizer's ids, of which the model's logits may have more."""
+
+    tokenizer: TokenizerWrapper
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+
+
+def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
+    """Raises UsageError for a chat template that is not there, ModelError for the rest."""
+    extra: dict[str, object] = {"trust_remote_code": config.trust_remote_code}
+    if config.chat_template is not None:
+        extra["chat_template"] = _chat_template(config.chat_template)
+    load_tokenizer = _library()
+    try:
+        tokenizer = load_tokenizer(
+            files.path, extra, eos_token_ids=sorted(files.eos_token_ids) or None
+        )
+    except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+        raise ModelError(_message(files, error)) from error
+    eos_token_ids = frozenset(tokenizer.eos_token_ids) | files.eos_token_ids
+    tokenizer.eos_token_ids = eos_token_ids
+    return LoadedTokenizer(tokenizer, eos_token_ids, len(tokenizer))
+
+
+def _library() -> Callable[..., TokenizerWrapper]:
+    """mlx-lm's loader, imported once the device is ready and without transformers' advice."""
+    device.prepare()
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from mlx_lm.utils import load_tokenizer
+
+    return load_tokenizer
+
+
+def _chat_template(given: str) -> str:
+    """A template's text, given as such or as the path of a file."""
+    if "{" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"--chat-template {given} cannot be read ({error});"
+            " it takes a file or a Jinja2 template"
+        ) from error
+
+
+def _message(files: ModelFiles, error: Exception) -> str:
+    if not any(files.path.glob("tokenizer*")):
+        return f"{files.name} has no tokenizer files; fetch the model again"
+    if "trust_remote_code" in str(error):
+        return f"{files.name}'s tokenizer needs its own code; --trust-remote-code lets it run"
+    reason = " ".join(str(error).split())[:300]
+    return f"{files.name}'s tokenizer cannot be read ({reason}); fetch the model again"
