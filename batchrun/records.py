@@ -92,17 +92,32 @@ class Request:
         return self.messages is not None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefix:
+    """A beginning that several prompts share: computed once, and its caches kept for all of them.
+
+    `token_ids` is the whole of it, `parent` a shorter prefix of itself that others share too.
+    `num_prompts` of the prompts still to come name it as theirs, not counting those that name a child.
+    """
+
+    token_ids: list[int]
+    num_prompts: int
+    parent: Prefix | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A request ready for the engine: never empty, and within the context length.
 
     `key` is a hex digest of everything that decides the answers of the request (model identity,
-    token ids, sampling). A choice of it is known by (key, choice number).
+    token ids, sampling). A choice of it is known by (key, choice number). `prefix` is the longest
+    shared beginning that the plan found for it; at least one token follows it.
     """
 
     request: Request
     token_ids: list[int]
     key: str
+    prefix: Prefix | None = None
 
     @property
     def row(self) -> Row:
