@@ -137,7 +137,7 @@ def _refuse_array(path: str) -> None:
         if stream.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
             raise UsageError(
                 f"{path}: holds one JSON array, not one object per line; "
-                f"convert it with: jq -c '.[]' {path} > {Path(path).stem}.jsonl"
+                "convert it with: jq -c '.[]'"
             )
 
 

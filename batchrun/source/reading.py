@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from batchrun.config import SourceConfig
@@ -28,6 +28,8 @@ from batchrun.source.templates import BUILT_IN, Template, chat_messages, with_sy
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Columns = dict[str, Any]
 
 
 def read_requests(config: SourceConfig) -> Iterator[Request | Failure]:
@@ -51,7 +53,7 @@ def read_requests(config: SourceConfig) -> Iterator[Request | Failure]:
 def count_rows(paths: list[str]) -> int | None:
     """How many rows the files hold; None where only reading them whole would tell."""
     counts = [_count(path) for path in paths]
-    return None if None in counts else sum(count for count in counts if count is not None)
+    return None if None in counts else sum(filter(None, counts))
 
 
 def kept_schema(config: SourceConfig) -> pa.Schema | None:
@@ -74,27 +76,26 @@ class _Recipe:
     prompt: Template | None
     system: Template | None
 
-    def request(self, index: int, path: str, raw: RawRow) -> Request | Failure:
-        row = Row(index, path, raw.line)
-        if isinstance(raw.columns, RowError):
-            return Failure(row, raw.columns)
-        row = replace(row, kept=self._kept(raw.columns))
+    def request(self, row: Row, columns: Columns | RowError, kind: Kind) -> Request | Failure:
+        if isinstance(columns, RowError):
+            return Failure(row, columns)
+        row = replace(row, kept=self._kept(columns))
         try:
-            row = replace(row, custom_id=read_custom_id(raw.columns))
-            return self._made(row, raw.columns)
+            row = replace(row, custom_id=read_custom_id(columns))
+            return self._made(row, columns, kind)
         except RowError as error:
             return Failure(row, error)
 
-    def _kept(self, columns: dict[str, Any]) -> dict[str, Any]:
+    def _kept(self, columns: Columns) -> Columns:
         if self.config.keep is None:
             return columns
         return {name: columns.get(name) for name in self.config.keep}
 
-    def _made(self, row: Row, columns: dict[str, Any]) -> Request:
+    def _made(self, row: Row, columns: Columns, kind: Kind) -> Request:
         if self.prompt is not None:
             messages = chat_messages(columns, self.prompt, self.system)
             return Request(row=row, sampling=self.config.sampling, messages=messages)
-        request = read_request(row, _parsed(row.file, columns), self.config.sampling)
+        request = read_request(row, _parsed(columns, kind), self.config.sampling)
         return request if self.system is None else with_system(request, columns, self.system)
 
     def columns(self, names: list[str]) -> list[str] | None:
@@ -116,13 +117,14 @@ def _template(source: str | None, flag: str) -> Template | None:
 
 
 def _requests(recipe: _Recipe, paths: list[str]) -> Iterator[Request | Failure]:
-    rows = ((path, raw) for path in paths for raw in _raw_rows(path, recipe))
-    for index, (path, raw) in enumerate(rows):
-        yield recipe.request(index, path, raw)
+    indices = count()
+    for path in paths:
+        kind = kind_of(path)
+        for line, columns in _raw_rows(path, kind, recipe):
+            yield recipe.request(Row(next(indices), path, line), columns, kind)
 
 
-def _raw_rows(path: str, recipe: _Recipe) -> Iterator[RawRow]:
-    kind = kind_of(path)
+def _raw_rows(path: str, kind: Kind, recipe: _Recipe) -> Iterator[RawRow]:
     if kind == "jsonl":
         return jsonl.read(path)
     if kind == "parquet":
@@ -130,8 +132,8 @@ def _raw_rows(path: str, recipe: _Recipe) -> Iterator[RawRow]:
     return delimited.read(path, kind)
 
 
-def _parsed(path: str, columns: dict[str, Any]) -> dict[str, Any]:
-    kind = kind_of(path)
+def _parsed(columns: Columns, kind: Kind) -> Columns:
+    """The columns with fields that are JSON text in their kind of file as values."""
     if kind == "jsonl":
         return columns
     return parse_structured(columns) if kind == "parquet" else parse_typed(columns)
