@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 # Of the time allowed, the last part is for the rows that still run when no more are admitted.
@@ -63,3 +64,13 @@ class Stop:
         # Python runs handlers between its own steps only; the system's default acts at once.
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
+        _tell(
+            f"Stopping: rows that run have {self._grace:g} s to finish; "
+            "interrupt again to end at once."
+        )
+
+
+def _tell(line: str) -> None:
+    # Straight to stderr: a handler may have interrupted a print, and must not raise.
+    with suppress(OSError):
+        os.write(2, f"\n{line}\n".encode())
