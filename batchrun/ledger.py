@@ -18,10 +18,10 @@ from batchrun.sink import Journal
 
 @dataclass(slots=True)
 class _Asked:
-    """A prompt that is being answered, and how many rows want it."""
+    """A prompt that is being answered, how many rows want it, and its choices so far."""
 
     num_rows: int = 1
-    completions: list[Completion] = field(default_factory=list)
+    choices: dict[int, Completion] = field(default_factory=dict)
 
 
 class Ledger:
@@ -32,7 +32,7 @@ class Ledger:
         self._meter = meter
         self._model = model
         self._decoder = decoder
-        self._open: dict[tuple[str, int], _Asked] = {}
+        self._open: dict[str, dict[int, _Asked]] = {}  # by key, then by number of choices
         self._read_all = False
 
     @property
@@ -71,31 +71,35 @@ class Ledger:
             prompt = with_occurrence(prompt, self._journal.occurrence(prompt.key))
         self._journal.add_row(prompt.request, prompt.key)
         n = prompt.sampling.n
-        if asked := self._open.get((prompt.key, n)):
+        if asked := self._open.get(prompt.key, {}).get(n):
             asked.num_rows += 1
             return None
         reasons = self._journal.finish_reasons(prompt.key, n)
         if len(reasons) == n:
             self._meter.reused(*reasons)
             return None
-        self._open[prompt.key, n] = _Asked()
+        self._open.setdefault(prompt.key, {})[n] = _Asked()
         return prompt
 
     def _answer(self, completion: Completion) -> None:
         self._journal.add_answer(self._to_answer(completion))
         key, n = completion.prompt.key, completion.prompt.sampling.n
-        asked = self._open.get((key, n))
+        asked = self._open.get(key, {}).get(n)
         if asked is None:
             return  # another choice of it has failed
-        asked.completions.append(completion)
-        if len(asked.completions) < n:
+        # By number: a choice may come twice where a row is tried again after another's failure.
+        asked.choices[completion.choice] = completion
+        if len(asked.choices) < n:
             return
-        del self._open[key, n]
-        reasons = [choice.finish_reason for choice in asked.completions]
+        del self._open[key][n]
+        if not self._open[key]:
+            del self._open[key]
+        choices = asked.choices.values()
+        reasons = [choice.finish_reason for choice in choices]
         self._meter.completed(
             n * len(completion.prompt.token_ids),
-            sum(choice.cached_tokens for choice in asked.completions),
-            sum(len(choice.token_ids) for choice in asked.completions),
+            sum(choice.cached_tokens for choice in choices),
+            sum(len(choice.token_ids) for choice in choices),
             *reasons,
         )
         for _ in range(asked.num_rows - 1):
@@ -106,7 +110,11 @@ class Ledger:
             return
         for row in self._journal.fail_key(failure.key, failure.error):
             self._meter.failed(failure.error, row)
-        self._open = {asked: rows for asked, rows in self._open.items() if asked[0] != failure.key}
+        for n, asked in self._open.pop(failure.key, {}).items():
+            reasons = self._journal.finish_reasons(failure.key, n)
+            if len(reasons) == n:  # the choices of another row have answered these
+                for _ in range(asked.num_rows):
+                    self._meter.reused(*reasons)
 
     def _to_answer(self, completion: Completion) -> Answer:
         scores = completion.logprobs
