@@ -5,23 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from batchrun.config import ModelConfig
 from batchrun.device import Device
+from batchrun.models import tokenizer
+from batchrun.models.loaded import LoadedModel
 from batchrun.models.locate import ModelFiles, locate
-
-if TYPE_CHECKING:
-    from batchrun.models.text import LoadedModel
-    from batchrun.models.tokenizer import LoadedTokenizer
+from batchrun.models.tokenizer import LoadedTokenizer
 
 __all__ = ["LoadedModel", "LoadedTokenizer", "ModelFiles", "load", "load_tokenizer", "locate"]
 
 
 def load_tokenizer(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
     """The model's tokenizer with its chat template. Raises UsageError, ModelError."""
-    from batchrun.models import tokenizer
-
     return tokenizer.load(files, config)
 
 

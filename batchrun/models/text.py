@@ -4,54 +4,22 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import MODEL_REMAPPING, load_adapters, load_model
 
 from batchrun.config import ModelConfig
 from batchrun.device import Device
 from batchrun.errors import ModelError
 from batchrun.models import precision, tokenizer
+from batchrun.models.loaded import LoadedModel
 from batchrun.models.locate import ModelFiles
-from batchrun.models.tokenizer import LoadedTokenizer
 
 # What mlx-lm's model classes and MLX raise on files that do not fit them.
 _LOAD_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, IndexError)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model ready to run in the thread that loaded it.
-
-    Called with tokens [B, L] int32 and caches it returns logits [B, L, V]; caches are what
-    `make_cache` returns, one per layer, for one sequence. `dtype` is the floating format
-    of most parameters. `notes` are lines to tell the user.
-    """
-
-    name: str
-    identity: str
-    module: nn.Module
-    tokenizer: LoadedTokenizer
-    context_length: int | None
-    dtype: str
-    weights_bytes: int
-    notes: tuple[str, ...]
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return self.tokenizer.eos_token_ids
-
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
-        logits: mx.array = self.module(tokens, cache=cache)
-        return logits
-
-    def make_cache(self) -> list[Any]:
-        return list(make_prompt_cache(self.module))
 
 
 def load(files: ModelFiles, config: ModelConfig, device: Device) -> LoadedModel:
@@ -149,4 +117,4 @@ def _does_not_fit(files: ModelFiles, error: Exception) -> ModelError:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return shorten(str(error), 200, placeholder=" ...")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from batchrun import device
@@ -38,7 +39,7 @@ def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
         tokenizer = load_tokenizer(
             files.path, extra, eos_token_ids=sorted(files.eos_token_ids) or None
         )
-    except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+    except Exception as error:  # the Rust library raises nothing narrower
         raise ModelError(_message(files, error)) from error
     eos_token_ids = frozenset(tokenizer.eos_token_ids) | files.eos_token_ids
     tokenizer.eos_token_ids = eos_token_ids
@@ -72,5 +73,5 @@ def _message(files: ModelFiles, error: Exception) -> str:
         return f"{files.name} has no tokenizer files; fetch the model again"
     if "trust_remote_code" in str(error):
         return f"{files.name}'s tokenizer needs its own code; --trust-remote-code lets it run"
-    reason = " ".join(str(error).split())[:300]
+    reason = shorten(str(error), 200, placeholder=" ...")
     return f"{files.name}'s tokenizer cannot be read ({reason}); fetch the model again"
