@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.utils import dequantize_model
 
 from batchrun.device import Device
@@ -73,7 +73,15 @@ def _numbers(module: nn.Module) -> int:
 
 
 def _cast(module: nn.Module, name: str) -> None:
-    module.set_dtype(DTYPES[name])
+    """All floating parameters but those that the architecture wants left alone."""
+    # mlx-lm's own, optional hook: few architectures define it.
+    may_cast = getattr(module, "cast_predicate", lambda _: True)
+
+    def cast(path: str, value: mx.array) -> mx.array:
+        is_number = mx.issubdtype(value.dtype, mx.floating)
+        return value.astype(DTYPES[name]) if is_number and may_cast(path) else value
+
+    module.update(tree_map_with_path(cast, module.parameters()))
 
 
 def _has_global_scales(module: nn.Module) -> bool:

@@ -80,6 +80,13 @@ def test_dtype_can_be_chosen(dtype: str, machine: Device, llama: Path) -> None:
     assert str(logits(model).dtype) == f"mlx.core.{dtype}"
 
 
+def test_parameters_that_must_stay_float32_stay_so(tiny_model: Callable[..., Path]) -> None:
+    model = load_from(tiny_model("deepseek_v3"), METAL, dtype="bfloat16")
+    gate = model.module.model.layers[1].mlp.gate
+    assert gate.e_score_correction_bias.dtype == mx.float32
+    assert gate.weight.dtype == mx.bfloat16
+
+
 def test_half_precision_becomes_float32_on_cpu_only(tmp_path: Path, llama: Path) -> None:
     module, _ = load_model(llama)
     module.set_dtype(mx.bfloat16)
