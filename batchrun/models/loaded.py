@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from batchrun.models.tokenizer import LoadedTokenizer
 
 if TYPE_CHECKING:
+    import mlx.core as mx
     import mlx.nn as nn
 
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 class LoadedModel:
     """A model ready to run in the thread that loaded it.
 
-    `module(tokens, cache=caches)` takes tokens [B, L] int32 and returns logits [B, L, V]; `caches`
-    is what `make_cache` returns, one per layer, for one sequence. `dtype` is the floating format
-    of most parameters. `notes` are lines to tell the user.
+    Called with tokens [B, L] int32 and caches it returns logits [B, L, V]; caches are what
+    `make_cache` returns, one per layer, for one sequence. `dtype` is the floating format of most
+    parameters. `notes` are lines to tell the user.
     """
 
     name: str
@@ -32,6 +33,10 @@ class LoadedModel:
     @property
     def eos_token_ids(self) -> frozenset[int]:
         return self.tokenizer.eos_token_ids
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        logits: mx.array = self.module(tokens, cache=cache)
+        return logits
 
     def make_cache(self) -> list[Any]:
         from mlx_lm.models.cache import make_prompt_cache
