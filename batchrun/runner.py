@@ -30,6 +30,15 @@ from batchrun.stopping import Stop
 
 
 @dataclass(frozen=True, slots=True)
+class _Start:
+    """What a run needs before it writes anything: where one is missing, it never began."""
+
+    files: models.ModelFiles
+    words: models.LoadedTokenizer
+    rows: Iterator[Request | Failure]
+
+
+@dataclass(frozen=True, slots=True)
 class _Ended:
     """How the rows' part of the run ended, and what it ran on."""
 
@@ -47,15 +56,20 @@ def execute(config: RunConfig) -> Summary:
     Raises BatchrunError where there is nothing to report on: a wrong input or path, an output
     that another run holds, a model that cannot be loaded.
     """
-    kind = sink.output_format(config.output, config.format)
-    paths = resolve_inputs(config.source.inputs)
     stop = Stop(max_time=config.max_time, grace=config.grace)
-    with sink.hold(config.output), stop.on_signals(), _journal(config, kind) as journal:
-        meter = Meter(_expected(config, paths))
-        ended = _answer_rows(config, journal, meter, stop)
+    meter = Meter()
+    kind = sink.output_format(config.output, config.format)
+    schema = kept_schema(config.source)
+    with ExitStack() as stack:
+        stack.enter_context(sink.hold(config.output))
+        stack.enter_context(stop.on_signals())
+        start = _start(config, meter)
+        journal = stack.enter_context(_journal(config, kind))
+        meter.total = _expected(config)
+        ended = _answer_rows(config, start, journal, meter, stop)
         if ended.outcome == "finished":
             with meter.phase("write"):
-                sink.write_output(journal, config.output, kind, kept_schema(config.source))
+                sink.write_output(journal, config.output, kind, schema)
             journal.delete()
         summary = summarize(
             meter,
@@ -72,40 +86,50 @@ def execute(config: RunConfig) -> Summary:
     return summary
 
 
+def _start(config: RunConfig, meter: Meter) -> _Start:
+    with meter.phase("load"):
+        files = models.locate(config.model, _say)
+        words = models.load_tokenizer(files, config.model)
+    return _Start(files, words, read_requests(config.source))
+
+
 def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
     """The journal with every answer that earlier runs left, there or in the output."""
     path = sink.journal_path(config.output)
     if config.fresh:
         sink.remove_journal(path)
+    is_new = not path.exists()
     journal = sink.Journal(path)
     try:
         if config.output.exists() and not config.fresh:
             journal.import_answers(sink.read_answers(config.output, kind))
         journal.start()
     except BaseException:
+        if is_new:
+            journal.delete()
         journal.close()
         raise
     return closing(journal)
 
 
-def _expected(config: RunConfig, paths: list[str]) -> int | None:
-    total = count_rows(paths)
+def _expected(config: RunConfig) -> int | None:
+    total = count_rows(resolve_inputs(config.source.inputs))
     limit = config.source.limit
     return total if limit is None or total is None else min(total, limit)
 
 
-def _answer_rows(config: RunConfig, journal: sink.Journal, meter: Meter, stop: Stop) -> _Ended:
+def _answer_rows(
+    config: RunConfig, start: _Start, journal: sink.Journal, meter: Meter, stop: Stop
+) -> _Ended:
     """Every row through the engine into the journal."""
+    files, words = start.files, start.words
     with ExitStack() as stack:
-        with meter.phase("load"):
-            files = models.locate(config.model, _say)
-            words = models.load_tokenizer(files, config.model)
         # Rows are read and prepared while the weights load.
-        ahead = stack.enter_context(_read_ahead(config, files, words, meter))
+        ahead = stack.enter_context(_read_ahead(config, start, meter))
         machine = device.prepare()
         stack.enter_context(device.limits(machine))
         ledger = Ledger(journal, meter, model=files.name, decoder=words.tokenizer)
-        prompts = _until(stop, ledger.admit(ahead))
+        prompts = _wanted(config, meter, stop, ledger.admit(ahead))
         ended = _Ended(EngineStats(), files.name, machine, files.notes)
         first = next((prompt for prompt in prompts if prompt is not None), None)
         if first is not None:  # else there is nothing to compute, and no need of the weights
@@ -113,7 +137,8 @@ def _answer_rows(config: RunConfig, journal: sink.Journal, meter: Meter, stop: S
                 model = models.load(files, config.model, machine)
                 engine = _engine(config, model, machine)
             ended = _Ended(engine.stats, files.name, machine, model.notes)
-            turns = engine.run(_until(stop, in_running_order(chain([first], prompts))))
+            ordered = in_running_order(chain([first], prompts))
+            turns = engine.run(_wanted(config, meter, stop, ordered))
             with closing(Progress(quiet=config.quiet)) as progress:
                 for finished in turns:
                     with meter.phase("write"):
@@ -130,14 +155,12 @@ def _answer_rows(config: RunConfig, journal: sink.Journal, meter: Meter, stop: S
         return ended
 
 
-def _read_ahead(
-    config: RunConfig, files: models.ModelFiles, words: models.LoadedTokenizer, meter: Meter
-) -> Ahead[Prompt | Failure]:
+def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt | Failure]:
     preparer = Preparer(
-        words.tokenizer,
-        model=files.identity,
-        context_length=files.context_length,
-        vocab_size=words.vocab_size,
+        start.words.tokenizer,
+        model=start.files.identity,
+        context_length=start.files.context_length,
+        vocab_size=start.words.vocab_size,
         run_seed=config.seed,
     )
 
@@ -145,7 +168,7 @@ def _read_ahead(
         with meter.phase("prepare"):
             return preparer.attempt(row)
 
-    return Ahead(read_requests(config.source), prepare, depth=WINDOW)
+    return Ahead(start.rows, prepare, depth=WINDOW)
 
 
 def _engine(config: RunConfig, model: models.LoadedModel, machine: device.Device) -> Engine:
@@ -159,10 +182,12 @@ def _engine(config: RunConfig, model: models.LoadedModel, machine: device.Device
     )
 
 
-def _until(stop: Stop, prompts: Iterable[Prompt | None]) -> Iterator[Prompt | None]:
+def _wanted(
+    config: RunConfig, meter: Meter, stop: Stop, prompts: Iterable[Prompt | None]
+) -> Iterator[Prompt | None]:
     """`prompts`, up to the moment when no more should be admitted."""
     for prompt in prompts:
-        if stop.is_asked:
+        if stop.is_asked or _too_many_failures(config, meter):
             return
         yield prompt
 
