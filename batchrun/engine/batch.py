@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from batchrun.engine.kv import DecodeCaches, Model
+from batchrun.engine.kv import CacheTraits, DecodeCaches, Model
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.row import Sequence
 from batchrun.engine.sampling import Sampled, Sampler
@@ -52,9 +52,9 @@ class Step:
 class Batch:
     """Up to `max_rows` sequences in decoding. A place is None once its sequence has left."""
 
-    def __init__(self, model: Model, *, max_rows: int, vocab_size: int, batched: bool):
+    def __init__(self, model: Model, *, max_rows: int, vocab_size: int, traits: CacheTraits):
         self.rows: list[Sequence | None] = []
-        self.caches = DecodeCaches(max_rows=max_rows, batched=batched)
+        self.caches = DecodeCaches(max_rows=max_rows, traits=traits)
         self._model = model
         self._vocab_size = vocab_size
         self._inputs = mx.array([], dtype=mx.int32)

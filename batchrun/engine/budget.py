@@ -8,12 +8,15 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class LayerCost:
     """What one layer keeps for a sequence: `per_token` bytes for each of its tokens, of which at
-    most `window` are kept, and `fixed` bytes however long it is."""
+    most `window` are kept, and `fixed` bytes however long it is. Where `is_shared`, the tokens of
+    a shared prefix are not the sequence's own."""
 
     per_token: int = 0
     window: int | None = None
     fixed: int = 0
+    is_shared: bool = False
 
-    def bytes(self, tokens: int) -> int:
-        kept = tokens if self.window is None else min(tokens, self.window)
-        return self.fixed + self.per_token * kept
+    def bytes(self, tokens: int, prefix: int = 0) -> int:
+        """For `tokens` in all, the first `prefix` of which are a shared prefix's."""
+        own = tokens - prefix if self.is_shared else tokens
+        return self.fixed + self.per_token * (own if self.window is None else min(own, self.window))

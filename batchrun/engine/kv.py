@@ -1,20 +1,26 @@
 """The caches of a batch: one object per layer, one row per sequence.
 
-Plain KV layers decode in `RingKV`, ours: rows come and go without the others being copied. Every other
-kind of layer (sliding window, recurrent, nested) keeps mlx-lm's own batch cache with its
-merge/extend/filter/prepare/finalize protocol. A model whose caches do not know how to hold
-several rows runs one row at a time on them as they are.
+Plain KV layers are `PrefillKV` and then `RingKV`, ours: rows come and go without the others being
+copied, and a prefix that rows share exists once. Every other kind of layer (sliding window, recurrent,
+nested) keeps mlx-lm's own batch cache with its merge/extend/filter/prepare/finalize protocol. A model
+whose caches do not know how to hold several rows runs one row at a time on them as they are.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
+from batchrun.engine.plainkv import PrefillKV, PrefixKV
 from batchrun.engine.ring import Ring, RingKV
+from batchrun.engine.sharing import PrefixState
 
 
 class Model(Protocol):
@@ -26,42 +32,90 @@ class Model(Protocol):
     def make_cache(self) -> list[Any]:
         """Fresh caches of one sequence, one per layer."""
 
+    def modules(self) -> Iterable[nn.Module]:
+        """Every part of the model that is a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTraits:
+    """`batched`: several rows can run at once. `shares`: rows can share a plain layer's prefix,
+    instead of having a copy each."""
+
+    batched: bool = True
+    shares: bool = True
+
 
 def can_batch(caches: list[Any]) -> bool:
     """Whether every layer's cache knows how to hold several rows."""
     return all(hasattr(cache, "merge") for cache in caches)
 
 
-def _is_plain(cache: Any) -> bool:
+def is_plain(cache: Any) -> bool:
     return type(cache) is KVCache
 
 
-class PrefillCaches:
-    """Caches of prompts that are prefilled together, padded on the right.
+class PrefixCaches:
+    """Caches of one sequence that is to become a shared prefix, after `parent`, if any."""
 
-    A plain layer's padding stays where it is: causality hides it from the real tokens, and
-    `DecodeCaches.extend` leaves it behind. Other layers are told the lengths.
-    """
-
-    def __init__(self, model: Model, lengths: list[int], *, batched: bool):
-        self.lengths = lengths
+    def __init__(self, model: Model, parent: PrefixState | None, traits: CacheTraits):
         self.layers = model.make_cache()
-        if batched:
-            self._widen()
-
-    def _widen(self) -> None:
-        padding = [max(self.lengths) - length for length in self.lengths]
         for index, cache in enumerate(self.layers):
-            if not _is_plain(cache):
-                self.layers[index] = cache.merge([cache] * len(self.lengths))
-                if any(padding):
-                    self.layers[index].prepare(lengths=self.lengths, right_padding=padding)
+            before = parent.layers[index] if parent else None
+            if traits.batched and is_plain(cache):
+                self.layers[index] = PrefillKV(before)
+                self.layers[index].repeat_prefix(1)
+            elif before is not None:
+                self.layers[index] = copy.deepcopy(before)
 
-    def finalize(self, *, batched: bool) -> None:
+    def evaluate(self) -> None:
+        mx.eval([layer.state for layer in self.layers])
+
+    def state(self, length: int) -> PrefixState:
+        return PrefixState(length, [_frozen(layer) for layer in self.layers])
+
+
+def _frozen(layer: Any) -> Any:
+    if isinstance(layer, PrefillKV) and layer.keys is not None and layer.values is not None:
+        return PrefixKV(layer.keys, layer.values)
+    return layer
+
+
+class PrefillCaches:
+    """Caches of prompts that are prefilled together after the same `prefix`, if any, padded on
+    the right. `lengths` are tokens per row after the prefix."""
+
+    def __init__(
+        self, model: Model, lengths: list[int], prefix: PrefixState | None, traits: CacheTraits
+    ):
+        self.lengths = lengths
+        self.prefix = prefix
+        self.layers = model.make_cache()
+        self.traits = traits
+        for index, cache in enumerate(self.layers):
+            self.layers[index] = self._widen(cache, prefix.layers[index] if prefix else None)
+
+    def _widen(self, cache: Any, prefix: Any) -> Any:
+        if not self.traits.batched:
+            return cache if prefix is None else copy.deepcopy(prefix)
+        if is_plain(cache):
+            return self._plain(prefix)
+        batch = cache.merge([prefix or cache] * len(self.lengths))
+        padding = [max(self.lengths) - length for length in self.lengths]
+        if any(padding):
+            batch.prepare(lengths=self.lengths, right_padding=padding)
+        return batch
+
+    def _plain(self, prefix: PrefixKV | None) -> PrefillKV:
+        layer = PrefillKV(prefix)
+        if not self.traits.shares:
+            layer.repeat_prefix(len(self.lengths))
+        return layer
+
+    def finalize(self) -> None:
         """To be called once every prompt is in."""
-        if batched:
+        if self.traits.batched:
             for layer in self.layers:
-                if not _is_plain(layer):
+                if not isinstance(layer, PrefillKV):
                     layer.finalize()
         self.evaluate()
 
@@ -72,26 +126,32 @@ class PrefillCaches:
 class DecodeCaches:
     """The caches of the rows that are being decoded, in batch order."""
 
-    def __init__(self, *, max_rows: int, batched: bool):
+    def __init__(self, *, max_rows: int, traits: CacheTraits):
         self.layers: list[Any] = []
-        self._ring = Ring(max_rows)
-        self._batched = batched
+        self.ring = Ring(max_rows)
+        self._traits = traits
 
     @property
     def nbytes(self) -> int:
+        """Without shared prefixes."""
         return sum(layer.nbytes for layer in self.layers)
 
     def extend(self, new: PrefillCaches, picks: Many[int]) -> None:
         """Append a row for each of `picks`, a row number of `new`; one may be picked again."""
-        if not self._batched:
+        if not self._traits.batched:
             self.layers = new.layers
             return
-        first_row = self._ring.rows
-        lengths = [new.lengths[pick] for pick in picks]
-        self._fit(max([*self._ring.lengths, *lengths]) + 1)
-        self._ring.append(lengths)
+        first_row = self.ring.rows
+        shared = new.prefix if self._traits.shares else None
+        copied = new.prefix.length if new.prefix and not shared else 0
+        lengths = [copied + new.lengths[pick] for pick in picks]
+        self._fit(max([*self.ring.lengths, *lengths]) + 1)
+        self.ring.append(lengths, shared)
         if not self.layers:
-            self.layers = [RingKV(self._ring) if _is_plain(c) else None for c in new.layers]
+            self.layers = [
+                RingKV(self.ring, index) if isinstance(layer, PrefillKV) else None
+                for index, layer in enumerate(new.layers)
+            ]
         for index, (layer, other) in enumerate(zip(self.layers, new.layers, strict=True)):
             if isinstance(layer, RingKV):
                 if other.keys is not None:
@@ -106,7 +166,7 @@ class DecodeCaches:
 
     def filter(self, keep: Many[int]) -> None:
         """Keep just these rows, in this order, in which holes are filled from the end."""
-        self._ring.filter(keep)
+        self.ring.filter(keep)
         if not keep:
             self.layers = []
             return
@@ -116,21 +176,21 @@ class DecodeCaches:
 
     def retire(self, row: int) -> None:
         """A row has ended; until `filter` it stays in the batch but need not be kept."""
-        if self._batched:
-            self._ring.retire(row)
+        if self._traits.batched:
+            self.ring.retire(row)
 
     def begin_step(self) -> None:
         """Before the model takes one more token of every row."""
-        if self._batched:
-            self._fit(max(self._ring.lengths) + 1)
+        if self._traits.batched:
+            self._fit(max(self.ring.lengths) + 1)
 
     def end_step(self) -> None:
         """After the model has taken it."""
-        if self._batched:
-            self._ring.advance()
+        if self._traits.batched:
+            self.ring.advance()
 
     def _fit(self, length: int) -> None:
-        change = self._ring.fit(length)
+        change = self.ring.fit(length)
         if change is None:
             return
         for layer in self.layers:

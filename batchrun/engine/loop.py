@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator
 
 from batchrun.engine.batch import Batch, Step
 from batchrun.engine.finishing import Decoder, Ending, Finisher
-from batchrun.engine.kv import Model
+from batchrun.engine import attention, fastmath
+from batchrun.engine.kv import CacheTraits, Model
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.probe import probe
 from batchrun.engine.queue import Queue
 from batchrun.engine.row import Sequence
+from batchrun.engine.sharing import PrefixPool
 from batchrun.engine.stats import EngineStats
 from batchrun.errors import RowError
 from batchrun.records import Completion, Failure, Prompt, TokenLogprob
@@ -47,13 +49,20 @@ class Engine:
         max_num_batched_tokens: int = 2048,
         kv_bytes: int | None = None,
     ):
+        attention.install(model)
+        fastmath.install(model)
         traits = probe(model)
         self.stats = EngineStats()
         if traits.unbatchable:
             self.stats.notes.append(f"rows run one at a time: {traits.unbatchable}")
             max_num_seqs = 1
+        elif traits.unshareable:
+            self.stats.notes.append(f"each row gets a copy of its prefix: {traits.unshareable}")
         self._model = model
-        self._batched = traits.unbatchable is None
+        self._traits = CacheTraits(
+            batched=traits.unbatchable is None, shares=traits.unshareable is None
+        )
+        self._pool = PrefixPool()
         self._vocab_size = traits.vocab_size
         self._finisher = Finisher(tokenizer, eos_token_ids)
         self._queue = Queue(self._finisher, traits.costs, kv_bytes)
@@ -127,9 +136,16 @@ class Engine:
         if self._prefill or not self._has_room:
             return
         live = self._batch.live
-        taken = self._queue.take(self._limit - len(live), live, self._max_num_batched_tokens)
+        taken = self._queue.take(
+            self._limit - len(live), live, self._max_num_batched_tokens, self._prefix_bytes()
+        )
         if taken:
-            self._prefill = Prefill(self._model, taken, batched=self._batched)
+            self._prefill = Prefill(self._model, taken, self._pool, self._traits)
+
+    def _prefix_bytes(self) -> int:
+        """Memory of every shared prefix that is kept or used."""
+        states = [*self._pool.states, *self._batch.caches.ring.prefixes()]
+        return sum(state.nbytes for state in {id(state): state for state in states}.values())
 
     def _advance_prefill(self) -> bool:
         """Feed one chunk of the prefill, if there is one; once all are in, the sequences join."""
@@ -145,7 +161,8 @@ class Engine:
             self._batch.extend(prefill)
             self._prefill = None
             self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
-            self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, self._batch.caches.nbytes)
+            kv_bytes = self._batch.caches.nbytes + self._prefix_bytes()
+            self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)
         self.stats.prefill_seconds += time.perf_counter() - start
         return True
 
@@ -203,6 +220,7 @@ class Engine:
         self._limit = len(sequences) // 2
         if _is_out_of_memory(error):
             self._max_num_seqs = self._limit
+            self._pool.clear()
             self.stats.notes.append(f"memory ran out: continuing with {self._limit} rows at once")
         self._queue.put_back(sequences)
 
@@ -229,7 +247,7 @@ class Engine:
             self._model,
             max_rows=self._max_num_seqs,
             vocab_size=self._vocab_size,
-            batched=self._batched,
+            traits=self._traits,
         )
 
     def _note(self) -> None:

@@ -6,39 +6,87 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from batchrun.engine.kv import Model, PrefillCaches
+from batchrun.engine.kv import CacheTraits, Model, PrefillCaches, PrefixCaches
 from batchrun.engine.row import Sequence
+from batchrun.engine.sharing import PrefixPool, PrefixState
+from batchrun.records import Prefix
 
 
-class Prefill:
-    """One batch of prompts, fed in chunks. Choices of the same prompt share its row:
-    `picks[i]` is the row of `sequences[i]`."""
+class PrefixPrefill:
+    """A shared prefix that is being computed, from where its parent ends."""
 
-    def __init__(self, model: Model, sequences: list[Sequence], *, batched: bool):
-        self.sequences = sequences
-        self.picks: list[int] = []
-        prompts: dict[int, int] = {}
-        for sequence in sequences:
-            row = prompts.setdefault(id(sequence.prompt), len(prompts))
-            self.picks.append(row)
-        self._rows = [sequences[self.picks.index(row)].prompt.token_ids for row in range(len(prompts))]
-        self._position = 0
+    def __init__(
+        self, model: Model, prefix: Prefix, parent: PrefixState | None, traits: CacheTraits
+    ):
+        self.prefix = prefix
         self._model = model
-        self._batched = batched
-        self.lengths = [len(token_ids) - 1 for token_ids in self._rows]
-        self.caches = PrefillCaches(model, self.lengths, batched=batched)
+        self._caches = PrefixCaches(model, parent, traits)
+        self._position = parent.length if parent else 0
 
     @property
     def is_done(self) -> bool:
-        return self._position >= max(self.lengths)
+        return self._position >= len(self.prefix.token_ids)
 
     def step(self, max_tokens: int) -> int:
-        """Feed the next chunk, at most `max_tokens` with padding; returns the prompt tokens fed."""
+        """Feed the next chunk; returns its tokens."""
+        chunk = self.prefix.token_ids[self._position : self._position + max_tokens]
+        self._model(mx.array([chunk]), cache=self._caches.layers)
+        self._caches.evaluate()
+        self._position += len(chunk)
+        return len(chunk)
+
+    def state(self) -> PrefixState:
+        return self._caches.state(self._position)
+
+
+class Prefill:
+    """One batch of prompts, fed in chunks, all after the same shared prefix or all without one;
+    the prefix is computed first unless `pool` has it. Choices of the same prompt share its row:
+    `picks[i]` is the row of `sequences[i]`."""
+
+    def __init__(
+        self, model: Model, sequences: list[Sequence], pool: PrefixPool, traits: CacheTraits
+    ):
+        self.sequences = sequences
+        self.picks: list[int] = []
+        rows: dict[int, int] = {}
+        for sequence in sequences:
+            self.picks.append(rows.setdefault(id(sequence.prompt), len(rows)))
+        firsts = [sequences[self.picks.index(row)] for row in range(len(rows))]
+        self._prefix = sequences[0].prompt.prefix
+        self._start = len(self._prefix.token_ids) if self._prefix else 0
+        self._rows = [first.prompt.token_ids[self._start : -1] for first in firsts]
+        self._lengths = [len(row) for row in self._rows]
+        self._position = 0
+        self._model = model
+        self._pool = pool
+        self._traits = traits
+        self._missing = pool.missing(self._prefix)
+        self._prefix_tokens_fed = 0
+        self._job: PrefixPrefill | None = None
+        self._caches: PrefillCaches | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return not self._missing and self._position >= max(self._lengths)
+
+    @property
+    def caches(self) -> PrefillCaches:
+        """Those of the prompts; to be asked for once the prefix is there."""
+        if self._caches is None:
+            prefix = self._pool.get(self._prefix) if self._prefix else None
+            self._caches = PrefillCaches(self._model, self._lengths, prefix, self._traits)
+        return self._caches
+
+    def step(self, max_tokens: int) -> int:
+        """Feed the next chunk, at most `max_tokens` with padding; returns the tokens fed."""
+        if self._missing:
+            return self._step_prefix(max_tokens)
         end = self._position + self._width(max_tokens)
         chunk = np.zeros((len(self._rows), end - self._position), dtype=np.int32)
         fed = 0
         for row, token_ids in enumerate(self._rows):
-            part = token_ids[self._position : min(end, self.lengths[row])]
+            part = token_ids[self._position : end]
             chunk[row, : len(part)] = part
             fed += len(part)
         self._model(mx.array(chunk), cache=self.caches.layers)
@@ -46,19 +94,33 @@ class Prefill:
         self._position = end
         return fed
 
+    def finish(self) -> None:
+        """Complete the caches and note which tokens each sequence did not have to compute."""
+        self.caches.finalize()
+        first_of_row = set()
+        for sequence, pick in zip(self.sequences, self.picks, strict=True):
+            is_first = pick not in first_of_row
+            first_of_row.add(pick)
+            sequence.cached_tokens = self._start + (0 if is_first else self._lengths[pick])
+        self.sequences[0].cached_tokens -= self._prefix_tokens_fed
+
+    def _step_prefix(self, max_tokens: int) -> int:
+        prefix = self._missing[0]
+        if self._job is None:
+            parent = self._pool.get(prefix.parent) if prefix.parent else None
+            self._job = PrefixPrefill(self._model, prefix, parent, self._traits)
+        fed = self._job.step(max_tokens)
+        self._prefix_tokens_fed += fed
+        if self._job.is_done:
+            self._pool.add(prefix, self._job.state())
+            self._missing.pop(0)
+            self._job = None
+        return fed
+
     def _width(self, max_tokens: int) -> int:
         """Columns of the next chunk: what is left in equal parts. Never one column where rows are
         padded: mlx-lm's recurrent and sliding-window layers take that for decoding."""
-        left = max(self.lengths) - self._position
+        left = max(self._lengths) - self._position
         chunks = -(-left * len(self._rows) // max_tokens)
         width = -(-left // chunks)
         return max(width, 2) if len(self._rows) > 1 else width
-
-    def finish(self) -> None:
-        """Complete the caches and note which tokens each sequence did not have to compute."""
-        self.caches.finalize(batched=self._batched)
-        shared = set()
-        for sequence, pick in zip(self.sequences, self.picks, strict=True):
-            if pick in shared:
-                sequence.cached_tokens = self.lengths[pick]
-            shared.add(pick)

@@ -1,8 +1,9 @@
-"""What a model turns out to be when it is tried: on a few tokens, alone and in a batch.
+"""What a model turns out to be when it is tried: on a few tokens, alone, in a batch, and with a
+shared prefix.
 
 Models differ in ways that no config declares: some caches cannot hold several rows, some
-attention code cannot take rows at different positions. One small trial at start tells, and
-costs a few tokens' worth of work.
+attention code cannot take rows at different positions, some does not go through the function that
+knows of shared prefixes. A small trial at start tells, and costs a few tokens' worth of work.
 """
 
 from __future__ import annotations
@@ -11,52 +12,78 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import RotatingKVCache
 
 from batchrun.engine.budget import LayerCost
-from batchrun.engine.kv import DecodeCaches, Model, PrefillCaches, can_batch
+from batchrun.engine.kv import (
+    CacheTraits,
+    DecodeCaches,
+    Model,
+    PrefillCaches,
+    PrefixCaches,
+    can_batch,
+    is_plain,
+)
+from batchrun.errors import ModelError
 
-# Two prompts of different length, in ids that every vocabulary has.
-LONG, SHORT = [1, 2, 3, 4, 5, 6, 7], [3, 1, 2]
+# Ids that every vocabulary has: two rows of different length after a prefix, and one without it.
+PREFIX, LONG, SHORT, LONER = [9, 8, 7, 6, 5], [1, 2, 3, 4, 5, 6, 7], [3, 1, 2], [2, 4, 6, 8]
 
-# Logits of the batch may differ from those of the row alone by rounding only; a wrong mask or position
-# changes them by a large part of their spread.
+# Logits of the batch may differ from those of the row alone by rounding only; a wrong mask or
+# position changes them by a large part of their spread.
 TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """`vocab_size` is the width of the logits, `costs` what each layer keeps of a sequence;
-    `unbatchable` says why rows have to run one at a time, None if they need not."""
+    """`vocab_size` is the width of the logits, `costs` what each layer keeps of a sequence.
+    `unbatchable` says why rows have to run one at a time, `unshareable` why each needs its own
+    copy of a shared prefix; None if not so."""
 
     vocab_size: int
     costs: tuple[LayerCost, ...]
     unbatchable: str | None
+    unshareable: str | None
 
 
 def probe(model: Model) -> Traits:
-    """Try `model`. Raises what the model raises when even one row alone cannot run."""
-    alone = [_logits_alone(model, prompt) for prompt in (LONG, SHORT)]
-    caches = model.make_cache()
-    model(mx.array([LONG]), cache=caches)
-    mx.eval([cache.state for cache in caches])
-    costs = tuple(_cost(cache) for cache in caches)
-    return Traits(alone[0].shape[-1], costs, _why_unbatchable(model, alone))
+    """Try `model`. Raises ModelError when even one row alone cannot run."""
+    try:
+        alone = _logits_alone(model, LONG)
+        mx.eval(alone)
+    except Exception as error:  # models raise anything
+        raise ModelError(
+            f"the model cannot run even one row alone ({type(error).__name__}: {error});"
+            " choose another, or a newer mlx-lm"
+        ) from error
+    unbatchable = _why_not(model, PREFIX[:0], shares=False)
+    unshareable = unbatchable or _why_not(model, PREFIX, shares=True)
+    costs = tuple(_cost(cache, is_shared=not unshareable) for cache in _filled(model))
+    return Traits(alone.shape[-1], costs, unbatchable, unshareable)
 
 
-def _why_unbatchable(model: Model, alone: list[mx.array]) -> str | None:
+def _why_not(model: Model, prefix: list[int], *, shares: bool) -> str | None:
+    """Why rows cannot run together after `prefix`; None if they can."""
     if not can_batch(model.make_cache()):
         return "its caches hold one row only"
+    prompts = [[*prefix, *LONG], [*prefix, *SHORT], LONER]
+    alone = [_logits_alone(model, prompt) for prompt in prompts]
     try:
-        together = _logits_together(model)
+        together, attended, saw_window = _logits_together(model, prefix, shares=shares)
     except Exception as error:  # whatever a model does with a batch, one row alone still works
         return f"it fails on a batch ({type(error).__name__}: {error})"
-    for row, expected in enumerate(alone):
-        spread = mx.max(expected) - mx.min(expected)
-        off = mx.max(mx.abs(together[row] - expected))
-        if not (off <= TOLERANCE * spread + 1e-6).item():
-            return "its answers change in a batch"
+    num_plain = sum(map(is_plain, model.make_cache()))
+    if shares and (attended != num_plain or saw_window):
+        return "its attention is its own"
+    if not all(map(_agree, together, alone)):
+        return "its answers change in a batch"
     return None
+
+
+def _agree(logits: mx.array, expected: mx.array) -> bool:
+    spread = mx.max(expected) - mx.min(expected)
+    off = mx.max(mx.abs(logits - expected))
+    return bool((off <= TOLERANCE * spread + 1e-6).item())
 
 
 def _logits_alone(model: Model, prompt: list[int]) -> mx.array:
@@ -65,26 +92,53 @@ def _logits_alone(model: Model, prompt: list[int]) -> mx.array:
     return model(mx.array([prompt[-1:]]), cache=caches)[0, -1].astype(mx.float32)
 
 
-def _logits_together(model: Model) -> mx.array:
-    """The last logits of both prompts, of which the short one joins the long one's batch."""
-    caches = DecodeCaches(max_rows=2, batched=True)
+def _logits_together(
+    model: Model, prefix: list[int], *, shares: bool
+) -> tuple[mx.array, int, bool]:
+    """The last logits of LONG and SHORT after `prefix` and of LONER, in one batch; how many
+    layers' attention knew of the prefix, and whether one asked for a window."""
+    traits = CacheTraits(shares=shares)
+    state = None
+    if prefix:
+        base = PrefixCaches(model, None, traits)
+        model(mx.array([prefix]), cache=base.layers)
+        state = base.state(len(prefix))
+    caches = DecodeCaches(max_rows=3, traits=traits)
     width = len(LONG) - 1
     padded = [SHORT[:-1] + [0] * (width - len(SHORT) + 1), LONG[:-1]]
-    prefill = PrefillCaches(model, [len(SHORT) - 1, width], batched=True)
-    model(mx.array(padded), cache=prefill.layers)
-    prefill.finalize(batched=True)
-    caches.extend(prefill, [1, 0])
+    pair = PrefillCaches(model, [len(SHORT) - 1, width], state, traits)
+    model(mx.array(padded), cache=pair.layers)
+    pair.finalize()
+    loner = PrefillCaches(model, [len(LONER) - 1], None, traits)
+    model(mx.array([LONER[:-1]]), cache=loner.layers)
+    loner.finalize()
+    caches.extend(pair, [1, 0])
+    caches.extend(loner, [0])
     caches.begin_step()
-    logits = model(mx.array([LONG[-1:], SHORT[-1:]]), cache=caches.layers)
+    last = [[prompt[-1]] for prompt in (LONG, SHORT, LONER)]
+    logits = model(mx.array(last), cache=caches.layers)
     mx.eval(logits)
-    return logits[:, -1].astype(mx.float32)
+    ring = caches.ring
+    return logits[:, -1].astype(mx.float32), ring.num_attended, ring.saw_window
 
 
-def _cost(cache: Any) -> LayerCost:
+def _filled(model: Model) -> list[Any]:
+    caches = model.make_cache()
+    model(mx.array([LONG]), cache=caches)
+    mx.eval([cache.state for cache in caches])
+    return caches
+
+
+def _cost(cache: Any, *, is_shared: bool) -> LayerCost:
     """Bytes from the arrays that a cache holds for one row of a known length."""
-    if isinstance(cache, KVCache | RotatingKVCache) and cache.keys is not None:
-        per_token = (cache.keys.nbytes + cache.values.nbytes) // cache.keys.shape[2]
-        return LayerCost(per_token, cache.max_size if isinstance(cache, RotatingKVCache) else None)
+    if is_plain(cache) and cache.keys is not None:
+        return LayerCost(_bytes_per_token(cache), is_shared=is_shared)
+    if isinstance(cache, RotatingKVCache) and cache.keys is not None:
+        return LayerCost(_bytes_per_token(cache), cache.max_size)
     if can_batch([cache]) and not hasattr(cache, "keys"):
         return LayerCost(fixed=cache.nbytes)
     return LayerCost(per_token=cache.nbytes // len(LONG))
+
+
+def _bytes_per_token(cache: Any) -> int:
+    return int((cache.keys.nbytes + cache.values.nbytes) // cache.keys.shape[2])

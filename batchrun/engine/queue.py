@@ -66,31 +66,39 @@ class Queue:
         taken, self._empty = self._empty, []
         return taken
 
-    def take(self, room: int, running: list[Sequence], max_tokens: int) -> list[Sequence]:
-        """Up to `room` sequences for one prefill beside those `running`, `max_tokens` prompt
-        tokens at most, padding included; one alone may be longer."""
+    def take(
+        self, room: int, running: list[Sequence], max_tokens: int, prefix_bytes: int
+    ) -> list[Sequence]:
+        """Up to `room` sequences for one prefill beside those `running`, all after the same
+        shared prefix or all without one, `max_tokens` prompt tokens at most, padding included;
+        one alone may be longer. `prefix_bytes` are in use for shared prefixes."""
         taken: list[Sequence] = []
-        used = sum(sequence.kv_bytes for sequence in running)
+        used = prefix_bytes + sum(sequence.kv_bytes for sequence in running)
         while self._waiting and len(taken) < room:
             sequence = self._waiting[0]
             used += sequence.kv_bytes
             # With nothing else running there is no better moment to try.
             if self._kv_bytes is not None and used > self._kv_bytes and (running or taken):
                 break
-            if taken and not _prefill_well([*taken, sequence], max_tokens):
+            if taken and not _prefill_together([*taken, sequence], max_tokens):
                 break
             taken.append(self._waiting.popleft())
         return taken
 
     def _sequences(self, prompt: Prompt) -> Iterator[Sequence]:
         longest = len(prompt.token_ids) + prompt.sampling.max_tokens
-        kv_bytes = sum(cost.bytes(longest) for cost in self._costs)
+        prefix = len(prompt.prefix.token_ids) if prompt.prefix else 0
+        kv_bytes = sum(cost.bytes(longest, prefix) for cost in self._costs)
         for choice in range(prompt.sampling.n):
             yield Sequence(prompt, choice, kv_bytes, self._finisher.watcher(prompt.sampling))
 
 
-def _prefill_well(sequences: list[Sequence], max_tokens: int) -> bool:
-    lengths = {id(s.prompt): len(s.prompt.token_ids) for s in sequences}.values()
+def _prefill_together(sequences: list[Sequence], max_tokens: int) -> bool:
+    prefix = sequences[0].prompt.prefix
+    if sequences[-1].prompt.prefix is not prefix:
+        return False
+    start = len(prefix.token_ids) if prefix else 0
+    lengths = {id(s.prompt): len(s.prompt.token_ids) - start for s in sequences}.values()
     padded = max(lengths) * len(lengths)
     padding = padded - sum(lengths)
     return padded <= max_tokens and padding <= max(PADDING_TOKENS, PADDING_SHARE * padded)

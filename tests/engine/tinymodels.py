@@ -25,6 +25,9 @@ class TinyModel:
     def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
         return self.module(tokens, cache=cache)
 
+    def modules(self) -> list[Any]:
+        return self.module.modules()
+
     def make_cache(self) -> list[Any]:
         return make_prompt_cache(self.module)
 

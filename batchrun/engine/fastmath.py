@@ -1,0 +1,79 @@
+"""Exponentials for a Linux CPU, where MLX's own take some ten times longer than they need.
+
+2^x by splitting off the whole part, which goes into the exponent bits, and a polynomial for the rest
+(Cody and Waite, Software Manual for the Elementary Functions, 1980): relative error below 3e-7 in
+float32. Only plain arithmetic, so that MLX fuses it into one loop. Off on Metal and CUDA.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import mlx.core as mx
+from mlx_lm.models import activations
+
+from batchrun.engine.kv import Model
+
+IS_ON = mx.default_device() == mx.Device(mx.cpu) and sys.platform == "linux"
+
+_LOG2_E = 1.4426950408889634
+# 2^r for r from -1/2 to 1/2: coefficients of r, r^2, ...
+_SERIES = (
+    0.6931471805599453,
+    0.2402265069591007,
+    0.05550410866482158,
+    0.009618129107628477,
+    0.0013333558146428443,
+    0.00015403530393381608,
+)
+# Adding this to a float32 leaves its nearest whole number in the lowest bits.
+_ROUND = 12582912.0
+_LOWEST = -126.0
+_HIGHEST = 127.0
+
+
+def _exp2(x: mx.array) -> mx.array:
+    x = mx.minimum(mx.maximum(x, _LOWEST), _HIGHEST)
+    shifted = x + _ROUND
+    rest = x - (shifted - _ROUND)
+    series = rest * _SERIES[-1]
+    for coefficient in reversed(_SERIES[:-1]):
+        series = (series + coefficient) * rest
+    power = ((shifted.view(mx.int32) << 23) + (127 << 23)).view(mx.float32)
+    return (series + 1.0) * power
+
+
+@mx.compile
+def _exp(x: mx.array) -> mx.array:
+    return _exp2(x * _LOG2_E)
+
+
+@mx.compile
+def _swiglu(gate: mx.array, x: mx.array) -> mx.array:
+    return x * (gate / (1.0 + _exp2(gate * -_LOG2_E)))
+
+
+def exp(x: mx.array) -> mx.array:
+    """e^x in float32, for any float type. Below -87 it is not 0 but about 1e-38."""
+    x = x.astype(mx.float32)
+    return _exp(x) if IS_ON else mx.exp(x)
+
+
+def swiglu(gate: mx.array, x: mx.array) -> mx.array:
+    """silu(gate) * x, as mlx-lm's."""
+    if gate.dtype == mx.float32 and x.dtype == mx.float32:
+        return _swiglu(gate, x)
+    return _upstream_swiglu(gate, x)
+
+
+_upstream_swiglu = activations.swiglu
+
+
+def install(model: Model) -> None:
+    """Have `model` use the fast forms, where they are faster."""
+    if not IS_ON:
+        return
+    for name in {type(module).__module__ for module in model.modules()}:
+        source = vars(sys.modules[name])
+        if source.get("swiglu") is _upstream_swiglu:
+            source["swiglu"] = swiglu

@@ -1,0 +1,86 @@
+"""Keys and values of plain attention layers outside of decoding: a prefix, and prompts in prefill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx_lm.models.base import create_causal_mask
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixKV:
+    """One layer's keys and values of a shared prefix: (1, KV heads, tokens, size) each."""
+
+    keys: mx.array
+    values: mx.array
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+class PrefillKV:
+    """One layer's keys and values of prompts in prefill, each row after the same `prefix`, if any.
+
+    `keys` and `values` (rows, KV heads, tokens, size) are the rows' own, padded on the right;
+    causality hides the padding from the real tokens.
+    """
+
+    def __init__(self, prefix: PrefixKV | None = None):
+        self.prefix = prefix
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    @property
+    def offset(self) -> int:
+        prefix = self.prefix.keys.shape[2] if self.prefix else 0
+        return prefix + (0 if self.keys is None else self.keys.shape[2])
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [] if self.keys is None or self.values is None else [self.keys, self.values]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.state)
+
+    def empty(self) -> bool:
+        return self.offset == 0
+
+    def size(self) -> int:
+        return self.offset
+
+    def make_mask(
+        self, num_tokens: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | str | None:
+        if return_array or window_size is not None:
+            return create_causal_mask(num_tokens, self.offset, window_size=window_size)
+        return "causal" if num_tokens > 1 else None
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """The rows' own keys and values with the new ones; the prefix is `attend`'s to add."""
+        if self.keys is not None and self.values is not None:
+            keys = mx.concatenate([self.keys, keys], axis=2)
+            values = mx.concatenate([self.values, values], axis=2)
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def with_prefix(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """`keys` and `values` of every row after a copy of the prefix."""
+        if self.prefix is None:
+            return keys, values
+        return _after(self.prefix.keys, keys), _after(self.prefix.values, values)
+
+    def repeat_prefix(self, rows: int) -> None:
+        """Give each of `rows` rows a copy of the prefix as its own tokens, instead of sharing it."""
+        if self.prefix is not None:
+            self.keys = mx.repeat(self.prefix.keys, rows, axis=0)
+            self.values = mx.repeat(self.prefix.values, rows, axis=0)
+            self.prefix = None
+
+
+def _after(prefix: mx.array, own: mx.array) -> mx.array:
+    rows, heads, _, size = own.shape
+    copies = mx.broadcast_to(prefix, (rows, heads, prefix.shape[2], size))
+    return mx.concatenate([copies, own], axis=2)
