@@ -1,4 +1,4 @@
-"""The request files that are measured: what people really send, in numbers that a small machine can run.
+"""The request files that are measured: what people really send, in numbers for a small machine.
 
     python benchmarks/workloads.py mixed 200 > mixed.jsonl
 
@@ -17,7 +17,10 @@ from typing import Any
 
 Line = dict[str, Any]
 
-WORDS = "river stone amber quiet early north paper green seven light copper field narrow open".split()
+WORDS = [
+    *("river", "stone", "amber", "quiet", "early", "north", "paper"),
+    *("green", "seven", "light", "copper", "field", "narrow", "open"),
+]
 
 
 def mixed(count: int) -> Iterator[Line]:
@@ -25,7 +28,8 @@ def mixed(count: int) -> Iterator[Line]:
     for number in range(count):
         length = rng.choice([2, 8, 20, 60, 200, 500])
         words = " ".join(rng.choice(WORDS) for _ in range(length))
-        yield _line(f"mixed-{number}", f"{number}. {words}. Continue.", rng.choice([1, 2, 8, 24, 48]))
+        answer = rng.choice([1, 2, 8, 24, 48])
+        yield _line(f"mixed-{number}", f"{number}. {words}. Continue.", answer)
 
 
 def chat(count: int) -> Iterator[Line]:

@@ -1,0 +1,102 @@
+"""mlx-lm's BatchGenerator on a file of chat rows, in a process of its own: the other side of
+versus_mlx_lm.py.
+
+    python benchmarks/peer_mlx_lm.py MODEL ROWS.jsonl ANSWERS.jsonl
+
+Writes a line with custom_id and text for each row; prints its figures as one JSON object. The
+BLAS in front of MLX is batchrun's own choice, so that both sides multiply with the same one;
+BATCHRUN_BLAS=off leaves mlx-lm as it is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchrun import blas
+
+BLAS = blas.load() if sys.platform == "linux" else "accelerate"  # before MLX is imported
+
+import mlx.core as mx  # noqa: E402
+from mlx_lm import load  # noqa: E402
+from mlx_lm.generate import BatchGenerator  # noqa: E402
+from mlx_lm.utils import dequantize_model  # noqa: E402
+
+Row = dict[str, Any]
+
+
+@click.command()
+@click.argument("model")
+@click.argument("rows", type=click.Path(exists=True, path_type=Path))
+@click.argument("answers", type=click.Path(path_type=Path))
+@click.option("--dtype", default="float32", show_default=True)
+@click.option("--max-num-seqs", default=32, show_default=True)
+def main(model: str, rows: Path, answers: Path, dtype: str, max_num_seqs: int) -> None:
+    """Answer ROWS with MODEL, weights unpacked to DTYPE."""
+    module, tokenizer = _load(model, getattr(mx, dtype))
+    asked = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    prompts = [
+        tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True) for row in asked
+    ]
+    generator = BatchGenerator(
+        module,
+        completion_batch_size=max_num_seqs,
+        stop_tokens=[[token_id] for token_id in tokenizer.eos_token_ids],
+    )
+    start = time.perf_counter()
+    with generator.stats() as stats:
+        tokens = _generate(generator, prompts, [row["max_tokens"] for row in asked])
+    seconds = time.perf_counter() - start
+    with answers.open("w", encoding="utf-8") as file:
+        for row, token_ids in zip(asked, tokens, strict=True):
+            text = tokenizer.decode(token_ids, skip_special_tokens=True)
+            file.write(json.dumps({"custom_id": row["custom_id"], "text": text}) + "\n")
+    figures = {
+        "seconds": seconds,
+        "prompt_tps": stats.prompt_tokens / stats.prompt_time,
+        "decode_tps": stats.generation_tokens / stats.decode_time,
+        "process_bytes": _peak_process_bytes(),
+        "array_bytes": mx.get_peak_memory(),
+        "blas": BLAS,
+    }
+    print(json.dumps(figures))
+
+
+def _load(path: str, dtype: mx.Dtype) -> tuple[Any, Any]:
+    """The model with every weight as `dtype`. Scales go first, as products of them are rounded."""
+    module, tokenizer = load(path, lazy=True)
+    module.set_dtype(dtype)
+    dequantize_model(module)
+    module.set_dtype(dtype)
+    mx.eval(module.parameters())
+    mx.clear_cache()
+    return module, tokenizer
+
+
+def _generate(
+    generator: BatchGenerator, prompts: list[list[int]], max_tokens: list[int]
+) -> list[list[int]]:
+    """The generated tokens of every prompt, without the one that says stop."""
+    tokens: dict[int, list[int]] = {uid: [] for uid in generator.insert(prompts, max_tokens)}
+    running = len(prompts)
+    while running:
+        for response in generator.next()[1]:
+            if response.finish_reason != "stop":
+                tokens[response.uid].append(response.token)
+            running -= response.finish_reason is not None
+    return list(tokens.values())
+
+
+def _peak_process_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes
+
+
+if __name__ == "__main__":
+    main()
