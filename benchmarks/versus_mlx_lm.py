@@ -89,7 +89,8 @@ def main(
     """
     with tempfile.TemporaryDirectory() as folder:
         job = _job(Path(folder), workload, rows, model, max_num_seqs)
-        ours, theirs = [], []
+        ours: list[Outcome] = []
+        theirs: list[Outcome] = []
         for number in range(rounds):
             pair = [(ours, run_batchrun), (theirs, run_mlx_lm)]
             for outcomes, run in pair if number % 2 == 0 else reversed(pair):
