@@ -42,3 +42,7 @@ class LoadedModel:
         from mlx_lm.models.cache import make_prompt_cache
 
         return list(make_prompt_cache(self.module))
+
+    def modules(self) -> list[nn.Module]:
+        """Every part of the model, itself included."""
+        return list(self.module.modules())
