@@ -6,11 +6,13 @@ Wires source, models and prepare only, so no weights are loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NoReturn
 
 from batchrun.config import ModelConfig, SourceConfig
 from batchrun.prepare import Preparer
-from batchrun.records import Failure
+from batchrun.records import Failure, Prompt, Request
+from batchrun.report.forecast import Decoder
 from batchrun.source import read_requests
 
 
@@ -18,18 +20,28 @@ class _WouldFetch(Exception):
     """The model is not on this machine."""
 
 
-def check(config: SourceConfig, preparer: Preparer | None = None) -> Iterator[Failure | None]:
-    """One item for each row, in order: its failure, or None for a row that can be run.
+@dataclass(frozen=True, slots=True)
+class AtHand:
+    """What there is of a model without its weights."""
 
-    With a `preparer` also what only the tokenizer knows: the chat template and the prompt's length.
+    preparer: Preparer
+    decoder: Decoder
+
+
+def check(
+    config: SourceConfig, preparer: Preparer | None = None
+) -> Iterator[Request | Prompt | Failure]:
+    """One item for each row, in order: its failure, or what is run in the end.
+
+    That is the prompt where there is a `preparer`, which also knows what only the tokenizer does:
+    the chat template and the prompt's length.
     """
     for row in read_requests(config):
-        checked = row if preparer is None else preparer.attempt(row)
-        yield checked if isinstance(checked, Failure) else None
+        yield row if preparer is None else preparer.attempt(row)
 
 
-def preparer_at_hand(config: ModelConfig) -> Preparer | None:
-    """The preparer of the model's prompts, or None where the model would have to be fetched first.
+def at_hand(config: ModelConfig) -> AtHand | None:
+    """What prepares the model's prompts, or None where the model would have to be fetched first.
 
     Raises UsageError and ModelError for a model that cannot be or cannot be read.
     """
@@ -40,7 +52,8 @@ def preparer_at_hand(config: ModelConfig) -> Preparer | None:
     except _WouldFetch:
         return None
     tokenizer = load_tokenizer(files, config).tokenizer
-    return Preparer(tokenizer, model=files.identity, context_length=files.context_length)
+    preparer = Preparer(tokenizer, model=files.identity, context_length=files.context_length)
+    return AtHand(preparer, tokenizer)
 
 
 def _refuse(line: str) -> NoReturn:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 from click_default_group import DefaultGroup
 
 from batchrun import options
-from batchrun.errors import BatchrunError
+from batchrun.errors import BatchrunError, UsageError
 from batchrun.flags import Flags
-from batchrun.records import Failure
+from batchrun.records import Failure, Prompt, Request
 from batchrun.report.render import one_line, render
+
+if TYPE_CHECKING:
+    from batchrun.check import AtHand
 
 EXAMPLES = """\
 \b
@@ -109,28 +114,67 @@ def run(
 @options.apply(options.MODEL)
 @options.apply(options.CHECK)
 def check(
-    inputs: tuple[str, ...], more_inputs: tuple[str, ...], as_json: bool, **flags: Any
+    inputs: tuple[str, ...],
+    more_inputs: tuple[str, ...],
+    with_plan: bool,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Read every row of INPUT and print a line for each fault; no weights are loaded.
 
-    Where the model is on this machine already, its chat template and context length count too.
+    Where the model is on this machine already, its chat template and context length count too;
+    then --plan also forecasts what a run would compute, and what shared prefixes save.
 
     Exit status: 0 no faults, 2 it cannot start as asked, 3 some rows are faulty.
     """
+    from batchrun.check import at_hand
     from batchrun.check import check as check_rows
-    from batchrun.check import preparer_at_hand
 
     asked = Flags(**flags)
     source = asked.source_config((*inputs, *more_inputs))
-    preparer = preparer_at_hand(asked.model_config())
-    rows = faults = 0
-    for failure in check_rows(source, preparer):
-        rows += 1
-        if failure is not None:
-            faults += 1
-            click.echo(json.dumps(_record(failure)) if as_json else _line(failure))
-    click.echo(f"Faulty rows: {faults:,} of {rows:,}. {_scope(preparer is not None)}", err=True)
-    sys.exit(3 if faults else 0)
+    window = asked.checked_window()
+    model = at_hand(asked.model_config())
+    verdicts = _Verdicts(check_rows(source, model.preparer if model else None), as_json)
+    if with_plan:
+        click.echo(_plan(verdicts, window, model, as_json))
+    else:
+        deque(verdicts, maxlen=0)
+    counts = f"{verdicts.faults:,} of {verdicts.rows:,}"
+    click.echo(f"Faulty rows: {counts}. {_scope(model is not None)}", err=True)
+    sys.exit(3 if verdicts.faults else 0)
+
+
+class _Verdicts:
+    """Iterates over the prompts among checked rows; counts all, and prints each fault."""
+
+    def __init__(self, checked: Iterable[Request | Prompt | Failure], as_json: bool):
+        self.rows = self.faults = 0
+        self._checked = checked
+        self._as_json = as_json
+
+    def __iter__(self) -> Iterator[Prompt]:
+        for row in self._checked:
+            self.rows += 1
+            if isinstance(row, Failure):
+                self.faults += 1
+                click.echo(json.dumps(_record(row)) if self._as_json else _line(row))
+            elif isinstance(row, Prompt):
+                yield row
+
+
+def _plan(prompts: Iterable[Prompt], window: int, model: AtHand | None, as_json: bool) -> str:
+    from batchrun.plan import forecast
+    from batchrun.report.forecast import forecast_record, render_forecast
+
+    if model is None:
+        raise UsageError(
+            "--plan needs the model's tokenizer, and the model is not on this machine yet: run"
+            " one row first (--limit 1), which fetches it, or name a local folder with --model"
+        )
+    planned = forecast(prompts, window=window)
+    if as_json:
+        return json.dumps({"plan": forecast_record(planned, model.decoder)})
+    return render_forecast(planned, model.decoder)
 
 
 def _line(failure: Failure) -> str:

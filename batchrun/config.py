@@ -42,8 +42,9 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run. Times are in seconds; `fail_on_error` is the number of failed rows (1 or more),
-    or their share of all rows (below 1), that makes the run stop as failed; None never does."""
+    """One run. `window` prompts are planned together. Times are in seconds; `fail_on_error` is the
+    number of failed rows (1 or more), or their share of all rows (below 1), that makes the run
+    stop as failed; None never does."""
 
     source: SourceConfig
     output: Path
@@ -51,6 +52,7 @@ class RunConfig:
     format: OutputFormat | None = None
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 2048
+    window: int = 4096
     seed: int | None = None
     fresh: bool = False
     fail_on_error: float | None = None

@@ -57,6 +57,7 @@ class Flags:
     seed: int | None = None
     max_num_seqs: int = RunConfig.max_num_seqs
     max_num_batched_tokens: int = RunConfig.max_num_batched_tokens
+    window: int = RunConfig.window
     format: str | None = None
     fresh: bool = False
     fail_on_error: bool | float | str | None = None
@@ -88,6 +89,7 @@ class Flags:
             format=_format(self.format),
             max_num_seqs=_count("max_num_seqs", self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
+            window=self.checked_window(),
             seed=_seed(self.seed),
             fresh=self.fresh,
             fail_on_error=_failures(self.fail_on_error),
@@ -116,6 +118,10 @@ class Flags:
             trust_remote_code=self.trust_remote_code,
             chat_template=self.chat_template,
         )
+
+    def checked_window(self) -> int:
+        """Raises UsageError for a window that holds nothing."""
+        return _count("window", self.window)
 
     def _sampling(self) -> Sampling:
         values = {name: getattr(self, name) for name in _SAMPLING_FLAGS}

@@ -207,6 +207,15 @@ ANSWERS = (
     ),
 )
 
+_WINDOW = _speed(
+    "--window",
+    type=int,
+    metavar="N",
+    default=Flags.window,
+    show_default=True,
+    help="Rows planned together, so that those with a shared prefix run together.",
+)
+
 SPEED = (
     _speed(
         "--max-num-seqs",
@@ -224,6 +233,7 @@ SPEED = (
         show_default=True,
         help="Most prompt tokens computed in one turn.",
     ),
+    _WINDOW,
 )
 
 RUN = (
@@ -256,4 +266,13 @@ RUN = (
     _run("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON."),
 )
 
-CHECK = (_run("--json", "as_json", is_flag=True, help="Print each fault as one line of JSON."),)
+CHECK = (
+    _WINDOW,
+    _run(
+        "--plan",
+        "with_plan",
+        is_flag=True,
+        help="Also forecast what a run would compute, and what shared prefixes save.",
+    ),
+    _run("--json", "as_json", is_flag=True, help="Print each fault as one line of JSON."),
+)

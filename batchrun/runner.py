@@ -19,7 +19,7 @@ from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine import Engine
 from batchrun.engine.stats import EngineStats
 from batchrun.ledger import Ledger
-from batchrun.plan import WINDOW, in_running_order
+from batchrun.plan import in_running_order
 from batchrun.prepare import Ahead, Preparer
 from batchrun.records import Failure, Prompt, Request
 from batchrun.report.meter import Meter
@@ -137,7 +137,7 @@ def _answer_rows(
                 model = models.load(files, config.model, machine)
                 engine = _engine(config, model, machine)
             ended = _Ended(engine.stats, files.name, machine, model.notes)
-            ordered = in_running_order(chain([first], prompts))
+            ordered = in_running_order(chain([first], prompts), window=config.window)
             turns = engine.run(_wanted(config, meter, stop, ordered))
             with closing(Progress(quiet=config.quiet)) as progress:
                 for finished in turns:
@@ -168,7 +168,7 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
         with meter.phase("prepare"):
             return preparer.attempt(row)
 
-    return Ahead(start.rows, prepare, depth=WINDOW)
+    return Ahead(start.rows, prepare, depth=config.window)
 
 
 def _engine(config: RunConfig, model: models.LoadedModel, machine: device.Device) -> Engine:

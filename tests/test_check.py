@@ -7,6 +7,7 @@ from pathlib import Path
 
 from batchrun.check import check
 from batchrun.config import SourceConfig
+from batchrun.records import Failure, Prompt, Request
 from tests.prepare.conftest import preparer
 
 ROWS = [
@@ -26,14 +27,15 @@ def config(folder: Path) -> SourceConfig:
 
 
 def test_every_row_has_a_verdict(tmp_path: Path) -> None:
-    verdicts = [failure is None for failure in check(config(tmp_path))]
+    verdicts = [isinstance(row, Request) for row in check(config(tmp_path))]
     assert verdicts == [True, False, True, True, False, False]
 
 
 def test_a_tokenizer_finds_more_and_names_the_lines(tmp_path: Path) -> None:
-    failures = list(check(config(tmp_path), preparer(context_length=50)))
-    lines = {one.row.line: one.error.code for one in failures if one is not None}
-    assert len(failures) == len(ROWS)
+    rows = list(check(config(tmp_path), preparer(context_length=50)))
+    lines = {row.row.line: row.error.code for row in rows if isinstance(row, Failure)}
+    assert len(rows) == len(ROWS)
+    assert sum(isinstance(row, Prompt) for row in rows) == len(ROWS) - len(lines)
     assert lines.keys() == {3, 5, 7, 9, 11}
     assert lines[5] == "context_length_exceeded"
     assert lines[7] == "unsupported_content"

@@ -50,6 +50,7 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
         seed=3,
         max_num_seqs=4,
         max_num_batched_tokens=64,
+        window=100,
         format="jsonl",
         fresh=True,
         fail_on_error="0.25",
@@ -80,6 +81,7 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
         format="jsonl",
         max_num_seqs=4,
         max_num_batched_tokens=64,
+        window=100,
         seed=3,
         fresh=True,
         fail_on_error=0.25,
@@ -121,6 +123,7 @@ def test_fail_on_error(given: Any, limit: float | None, rows: Path, output: Path
     ("values", "message"),
     [
         ({"max_num_seqs": 0}, "--max-num-seqs must be a whole number of at least 1, not 0"),
+        ({"window": 0}, "--window must be a whole number of at least 1, not 0"),
         ({"max_num_batched_tokens": -1}, "--max-num-batched-tokens must be a whole number"),
         ({"max_model_len": 0}, "--max-model-len must be a whole number of at least 1, not 0"),
         ({"limit": 0}, "--limit must be a whole number of at least 1, not 0"),

@@ -212,14 +212,11 @@ def test_more_rows_than_are_read_ahead_in_bounded_memory(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import gc
-    from functools import partial
 
-    from batchrun import plan, runner
+    from batchrun import runner
     from batchrun.records import Prompt
 
     window, seqs, held = 16, 8, []
-    monkeypatch.setattr(runner, "WINDOW", window)
-    monkeypatch.setattr(runner, "in_running_order", partial(plan.in_running_order, window=window))
     record = runner.Ledger.record
 
     def counted(self: Any, finished: Any) -> None:
@@ -231,7 +228,7 @@ def test_more_rows_than_are_read_ahead_in_bounded_memory(
     rows = [{"prompt": [3 + i % 300, 3 + i // 300], "max_tokens": 1 + i % 3} for i in range(600)]
     output = tmp_path / "out.parquet"
     path = write_jsonl(tmp_path / "in.jsonl", rows)
-    summary = run(path, output=output, model=model, max_num_seqs=seqs)
+    summary = run(path, output=output, model=model, max_num_seqs=seqs, window=window)
 
     assert [row["row"] for row in read_parquet(output)] == list(range(600))
     assert summary.request_counts.completed == 600

@@ -63,11 +63,11 @@ def _verdict(summary: Summary) -> str:
         text += ": the input has no rows"
     elif counts.reused == counts.total:
         text += ", all by an earlier run: nothing was left to do"
-    return _fit(text)
+    return fit(text)
 
 
 def _what_next(summary: Summary) -> list[str]:
-    reason = [_fit(f"{summary.reason}.")] if summary.reason else []
+    reason = [fit(f"{summary.reason}.")] if summary.reason else []
     if summary.status in ("stopped", "failed"):
         return [*reason, "Run the same command again to go on from here: answers so far are kept."]
     if summary.status == "completed_with_failures":
@@ -136,31 +136,31 @@ def _truncated(summary: Summary) -> list[str]:
         return []
     limit = summary.configuration["source"]["sampling"]["max_tokens"]
     cut = f"{_rows(summary.truncated)} cut off at the token limit"
-    return [_fit(f"{cut}: raise --max-tokens (now {limit})")]
+    return [fit(f"{cut}: raise --max-tokens (now {limit})")]
 
 
 def _errors(summary: Summary) -> list[str]:
     errors = list(summary.errors.items())
     lines = []
     for code, error in errors[:_ERRORS]:
-        start = _fit(f"{_rows(error.count)} failed with {code}, as ", WIDTH - _ROW_ROOM) + " "
+        start = fit(f"{_rows(error.count)} failed with {code}, as ", WIDTH - _ROW_ROOM) + " "
         lines.append(start + _end_of(error.row, WIDTH - disp_len(start)))
         lines += _wrapped(error.message)
     others = [f"{error.count:,} with {code}" for code, error in errors[_ERRORS:]]
-    return [*lines, _fit(f"Also failed: {', '.join(others)}")] if others else lines
+    return [*lines, fit(f"Also failed: {', '.join(others)}")] if others else lines
 
 
 def _wrapped(message: str) -> list[str]:
     """Two lines at most, since a message ends with what to do about it."""
     width = WIDTH - len(_INDENT)
     lines = textwrap.wrap(one_line(message), width, max_lines=2, placeholder="…")
-    return [_INDENT + _fit(line, width) for line in lines]
+    return [_INDENT + fit(line, width) for line in lines]
 
 
 def _notes(summary: Summary) -> list[str]:
     if len(summary.notes) <= _NOTES:
-        return [_fit(f"Note: {note}") for note in summary.notes]
-    shown = [_fit(f"Note: {note}") for note in summary.notes[: _NOTES - 1]]
+        return [fit(f"Note: {note}") for note in summary.notes]
+    shown = [fit(f"Note: {note}") for note in summary.notes[: _NOTES - 1]]
     return [*shown, f"and {len(summary.notes) - len(shown)} more notes: see the report"]
 
 
@@ -184,14 +184,14 @@ def _end_of(path: str, width: int) -> str:
 
 
 def _labelled(label: str, text: str) -> str:
-    return label.ljust(_LABEL) + _fit(text, WIDTH - _LABEL)
+    return label.ljust(_LABEL) + fit(text, WIDTH - _LABEL)
 
 
 def _rows(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
-def _fit(text: str, width: int = WIDTH) -> str:
+def fit(text: str, width: int = WIDTH) -> str:
     """One line of at most `width` columns, wide characters counted as two."""
     text = one_line(text)
     if disp_len(text) <= width:

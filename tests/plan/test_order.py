@@ -20,9 +20,7 @@ def prompt(index: int, length: int) -> Prompt:
 
 
 def prompts(lengths: list[int | None]) -> list[Prompt | None]:
-    return [
-        None if length is None else prompt(i, length) for i, length in enumerate(lengths)
-    ]
+    return [None if length is None else prompt(i, length) for i, length in enumerate(lengths)]
 
 
 def lengths_of(ordered: Iterator[Prompt | None]) -> list[int | None]:

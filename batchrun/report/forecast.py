@@ -1,0 +1,61 @@
+"""The forecast of a plan, as text and as a record for --json."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from batchrun.plan import Forecast, Group
+from batchrun.report.render import WIDTH, fit
+
+_HEADS = ("tokens saved", "rows", "length")
+
+
+class Decoder(Protocol):
+    """The part of a tokenizer that turns ids into text."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str: ...
+
+
+def render_forecast(forecast: Forecast, decoder: Decoder) -> str:
+    """A dozen lines of 80 columns at most, without a final newline or control characters."""
+    groups = f"{forecast.num_groups:,} group{'' if forecast.num_groups == 1 else 's'}"
+    lines = [
+        "Plan of a run that finds nothing done by an earlier one",
+        f"rows{forecast.rows:>29,}",
+        f"prompt tokens{forecast.prompt_tokens:>20,}",
+        _part("computed", forecast.computed_tokens, forecast),
+        _part("shared", forecast.shared_tokens, forecast, f"in {groups} with a shared prefix"),
+        _part(
+            "repeated",
+            forecast.duplicate_tokens,
+            forecast,
+            f"in {forecast.duplicates:,} rows that ask what another asks",
+        ),
+    ]
+    if forecast.largest:
+        lines.append("".join(head.rjust(13) for head in _HEADS) + "  the prefix begins")
+        lines += [_group(group, decoder) for group in forecast.largest]
+    return "\n".join(lines)
+
+
+def forecast_record(forecast: Forecast, decoder: Decoder) -> dict[str, Any]:
+    """All figures, with text in place of token ids."""
+    largest = [asdict(group) | {"opening": _text(group, decoder)} for group in forecast.largest]
+    return asdict(forecast) | {"largest": largest}
+
+
+def _part(name: str, tokens: int, forecast: Forecast, note: str = "") -> str:
+    """A line for a part of the prompt tokens."""
+    percent = 100 * tokens / max(1, forecast.prompt_tokens)
+    return f"  {name:<11}{tokens:>20,}{percent:>8.1f} %  {note}".rstrip()
+
+
+def _group(group: Group, decoder: Decoder) -> str:
+    figures = (group.saved_tokens, group.num_prompts, group.num_tokens)
+    start = "".join(f"{figure:>13,}" for figure in figures) + "  "
+    return start + fit(_text(group, decoder), WIDTH - len(start))
+
+
+def _text(group: Group, decoder: Decoder) -> str:
+    return decoder.decode(group.opening, skip_special_tokens=True)
