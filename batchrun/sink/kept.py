@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchrun.errors import RunError
+from batchrun.sink.arrays import make_array
 from batchrun.sink.encode import clean, dumps
 
 Decoder = Callable[[Any], Any]
@@ -34,7 +35,7 @@ class Column:
     def array(self, rows: Iterable[dict[str, Any]]) -> pa.Array:
         """The column's values in `rows`; raises RunError when one does not fit its type."""
         try:
-            return pa.array([self._value(row.get(self.source)) for row in rows], self.field.type)
+            return make_array([self._value(row.get(self.source)) for row in rows], self.field.type)
         except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
             raise RunError(
                 f"the input column {self.source!r} holds a value that is no {self.field.type} "

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchrun.records import Answer, Result
+from batchrun.sink.arrays import make_array, make_timestamps
 from batchrun.sink.encode import dumps, microseconds, parse_stop, stop_text
 from batchrun.sink.journal import Journal
 from batchrun.sink.kept import Column, plan_columns
@@ -85,10 +86,10 @@ def _batches(
     results: Iterator[Result], kept: list[Column], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     while batch := list(islice(results, _BATCH_ROWS)):
-        values = zip(*map(_values, batch), strict=True)
-        arrays = [
-            pa.array(column, field.type) for column, field in zip(values, COLUMNS, strict=True)
-        ]
+        *columns, moments = zip(*map(_values, batch), strict=True)
+        *types, moment_type = COLUMNS.types
+        arrays = [make_array(*column) for column in zip(columns, types, strict=True)]
+        arrays.append(make_timestamps(moments, moment_type))
         rows = [result.row.kept for result in batch]
         arrays += [column.array(rows) for column in kept]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
