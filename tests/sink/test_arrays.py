@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchrun.sink.arrays import make_array, make_timestamps
@@ -25,6 +25,7 @@ COLUMNS = st.sampled_from(list(KINDS)).flatmap(
 )
 
 
+@settings(deadline=None)  # the first call of pyarrow.array loads pandas
 @given(COLUMNS)
 def test_every_value_and_null_comes_back(column: tuple[list[Any], pa.DataType]) -> None:
     made, expected = make_array(*column), pa.array(*column)
