@@ -232,6 +232,7 @@ def test_an_unexpected_exception_is_not_hidden(fake: FakeRun) -> None:
         ("batchrun in.jsonl -o", "requires an argument"),
         ("batchrun check", "no input: name a file"),
         ("batchrun check gone.jsonl", "gone.jsonl: no such file"),
+        ("batchrun check in.jsonl --plan", "run one row first (--limit 1), which fetches it"),
     ],
 )
 def test_a_wrong_flag_or_path_gets_one_line_that_says_what_to_do(
@@ -307,6 +308,41 @@ def test_check_measures_prompts_with_a_model_that_is_here(
     assert result.stderr == (
         "Faulty rows: 1 of 1. Checked: form, fields, chat template and prompt length.\n"
     )
+
+
+def test_check_forecasts_the_plan(folder: Path, tiny_model: Callable[..., Path]) -> None:
+    rows = [{"prompt": [3] * 50 + [4, row % 9, 5], "max_tokens": 1} for row in range(10)]
+    lines = [*map(json.dumps, rows), "{"]
+    (folder / "shared.jsonl").write_text("\n".join(lines))
+    result = invoke(f"batchrun check shared.jsonl --plan --model {tiny_model('llama')}")
+
+    fault, title, *figures = result.stdout.splitlines()
+    assert result.exit_code == 3
+    assert fault.startswith("shared.jsonl:11 - invalid_json_line ")
+    assert title.startswith("Plan of a run")
+    assert [line.split()[:3] for line in figures[:5]] == [
+        ["rows", "10"],
+        ["prompt", "tokens", "530"],
+        ["computed", "69", "13.0"],
+        ["shared", "408", "77.0"],
+        ["repeated", "53", "10.0"],
+    ]
+    assert figures[6].split()[:3] == ["408", "9", "51"]
+    assert result.stderr.startswith("Faulty rows: 1 of 11.")
+
+
+def test_check_forecasts_the_plan_of_the_window_asked_for(
+    folder: Path, tiny_model: Callable[..., Path]
+) -> None:
+    rows = [{"prompt": [3] * 50 + [4, row], "max_tokens": 1} for row in range(10)]
+    (folder / "shared.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = f"batchrun check shared.jsonl --plan --json --model {tiny_model('llama')}"
+
+    whole, halves = (
+        json.loads(invoke(f"{command} --window {window}").stdout)["plan"] for window in (10, 5)
+    )
+    assert (whole["computed_tokens"], halves["computed_tokens"]) == (51 + 10, 2 * 51 + 10)
+    assert invoke(f"{command} --window 0").exit_code == 2
 
 
 def test_check_cannot_be_made_to_write_control_characters(folder: Path) -> None:

@@ -19,19 +19,13 @@ class Decoder(Protocol):
 
 def render_forecast(forecast: Forecast, decoder: Decoder) -> str:
     """A dozen lines of 80 columns at most, without a final newline or control characters."""
-    groups = f"{forecast.num_groups:,} group{'' if forecast.num_groups == 1 else 's'}"
     lines = [
         "Plan of a run that finds nothing done by an earlier one",
         f"rows{forecast.rows:>29,}",
         f"prompt tokens{forecast.prompt_tokens:>20,}",
         _part("computed", forecast.computed_tokens, forecast),
-        _part("shared", forecast.shared_tokens, forecast, f"in {groups} with a shared prefix"),
-        _part(
-            "repeated",
-            forecast.duplicate_tokens,
-            forecast,
-            f"in {forecast.duplicates:,} rows that ask what another asks",
-        ),
+        _part("shared", forecast.shared_tokens, forecast, f"prefixes: {forecast.num_groups:,}"),
+        _part("repeated", forecast.duplicate_tokens, forecast, f"rows: {forecast.duplicates:,}"),
     ]
     if forecast.largest:
         lines.append("".join(head.rjust(13) for head in _HEADS) + "  the prefix begins")
