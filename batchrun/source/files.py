@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from glob import glob
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from batchrun.errors import RowError, RunError, UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 Kind = Literal["jsonl", "parquet", "csv", "tsv"]
 Codec = Literal["gzip", "zstd"]
@@ -163,13 +166,21 @@ def _codec_by_content(head: bytes) -> Codec | None:
     return next((codec for magic, codec in _MAGIC.items() if head.startswith(magic)), None)
 
 
+class _Stdin(io.RawIOBase):
+    """The process's stdin, as much of it as is there: a slow pipe's lines come when they are
+    written, not when a buffer is full. Closing it leaves the process's open."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        return cast(io.BufferedIOBase, sys.stdin.buffer).readinto1(buffer)
+
+
 def _open(path: str, stack: ExitStack) -> io.BufferedReader:
     if path != STDIN:
         return stack.enter_context(open(path, "rb"))
-    stream: io.BufferedReader = io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer))
-    # The process's stdin is not ours to close, as our reader would when it is collected.
-    stack.callback(stream.detach)
-    return stream
+    return io.BufferedReader(_Stdin())
 
 
 def _decompressed(stream: io.BufferedReader, codec: Codec | None) -> ByteStream:

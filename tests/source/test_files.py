@@ -189,3 +189,18 @@ def test_stdin_is_read_and_left_open(monkeypatch: pytest.MonkeyPatch, compress) 
     monkeypatch.setattr("sys.stdin", stdin)
     assert read("-") == LINES
     assert not stdin.buffer.closed
+
+
+def test_lines_of_a_slow_stdin_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end) as stdin, open(write_end, "wb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stdin", stdin)
+        pipe.write(b"one\n")
+        with open_bytes("-") as stream:
+            assert stream.readline() == b"one\n"
+            pipe.write(b"two\n")
+            assert stream.readline() == b"two\n"
+            pipe.write(b"thr")
+            pipe.write(b"ee")
+            pipe.close()
+            assert stream.read() == b"three"
