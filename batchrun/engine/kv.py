@@ -18,9 +18,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
-from batchrun.engine.plainkv import PrefillKV, PrefixKV
+from batchrun.engine.plainkv import PrefillKV, PrefixKV, PrefixState
 from batchrun.engine.ring import Ring, RingKV
-from batchrun.engine.sharing import PrefixState
 
 
 class Model(Protocol):

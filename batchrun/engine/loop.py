@@ -18,7 +18,7 @@ from batchrun.engine.prefill import Prefill
 from batchrun.engine.probe import probe
 from batchrun.engine.queue import Queue
 from batchrun.engine.row import Sequence
-from batchrun.engine.sharing import PrefixPool
+from batchrun.engine.sharing import PrefixPool, Store
 from batchrun.engine.stats import EngineStats
 from batchrun.errors import RowError
 from batchrun.records import Completion, Failure, Prompt, TokenLogprob
@@ -36,7 +36,7 @@ class Engine:
 
     `model` is as in `engine.kv.Model`; `tokenizer` turns ids into text. At most
     `max_num_batched_tokens` prompt tokens are prefilled in one turn. `kv_bytes` bounds the memory
-    of all KV caches. Model and engine belong to the thread that made them, as MLX's streams do.
+    of all KV caches. `store` keeps shared prefixes between runs. Model and engine belong to the thread that made them, as MLX's streams do.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Engine:
         max_num_seqs: int = 32,
         max_num_batched_tokens: int = 2048,
         kv_bytes: int | None = None,
+        store: Store | None = None,
     ):
         attention.install(model)
         fastmath.install(model)
@@ -62,10 +63,10 @@ class Engine:
         self._traits = CacheTraits(
             batched=traits.unbatchable is None, shares=traits.unshareable is None
         )
-        self._pool = PrefixPool()
+        self._pool = PrefixPool(model, self._traits, store, self.stats)
         self._vocab_size = traits.vocab_size
         self._finisher = Finisher(tokenizer, eos_token_ids)
-        self._queue = Queue(self._finisher, traits.costs, kv_bytes)
+        self._queue = Queue(self._finisher, self._pool, traits.costs, kv_bytes)
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._limit = max_num_seqs

@@ -1,8 +1,9 @@
-"""Keys and values of plain attention layers outside of decoding: a prefix, and prompts in prefill."""
+"""What is kept of a shared prefix, and plain attention layers' keys and values in prefill."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
@@ -18,6 +19,19 @@ class PrefixKV:
     @property
     def nbytes(self) -> int:
         return self.keys.nbytes + self.values.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixState:
+    """The caches after a prefix of `length` tokens, one per layer: `PrefixKV` for plain layers,
+    for others the layer's own cache of one sequence, not to be written to."""
+
+    length: int
+    layers: list[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in self.layers)
 
 
 class PrefillKV:

@@ -6,37 +6,9 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from batchrun.engine.kv import CacheTraits, Model, PrefillCaches, PrefixCaches
+from batchrun.engine.kv import CacheTraits, Model, PrefillCaches
 from batchrun.engine.row import Sequence
-from batchrun.engine.sharing import PrefixPool, PrefixState
-from batchrun.records import Prefix
-
-
-class PrefixPrefill:
-    """A shared prefix that is being computed, from where its parent ends."""
-
-    def __init__(
-        self, model: Model, prefix: Prefix, parent: PrefixState | None, traits: CacheTraits
-    ):
-        self.prefix = prefix
-        self._model = model
-        self._caches = PrefixCaches(model, parent, traits)
-        self._position = parent.length if parent else 0
-
-    @property
-    def is_done(self) -> bool:
-        return self._position >= len(self.prefix.token_ids)
-
-    def step(self, max_tokens: int) -> int:
-        """Feed the next chunk; returns its tokens."""
-        chunk = self.prefix.token_ids[self._position : self._position + max_tokens]
-        self._model(mx.array([chunk]), cache=self._caches.layers)
-        self._caches.evaluate()
-        self._position += len(chunk)
-        return len(chunk)
-
-    def state(self) -> PrefixState:
-        return self._caches.state(self._position)
+from batchrun.engine.sharing import PrefixJob, PrefixPool
 
 
 class Prefill:
@@ -63,7 +35,7 @@ class Prefill:
         self._traits = traits
         self._missing = pool.missing(self._prefix)
         self._prefix_tokens_fed = 0
-        self._job: PrefixPrefill | None = None
+        self._job: PrefixJob | None = None
         self._caches: PrefillCaches | None = None
 
     @property
@@ -105,14 +77,13 @@ class Prefill:
         self.sequences[0].cached_tokens -= self._prefix_tokens_fed
 
     def _step_prefix(self, max_tokens: int) -> int:
-        prefix = self._missing[0]
+        """Feed the next chunk of the shortest prefix that is missing."""
         if self._job is None:
-            parent = self._pool.get(prefix.parent) if prefix.parent else None
-            self._job = PrefixPrefill(self._model, prefix, parent, self._traits)
+            self._job = self._pool.begin(self._missing[0])
         fed = self._job.step(max_tokens)
         self._prefix_tokens_fed += fed
         if self._job.is_done:
-            self._pool.add(prefix, self._job.state())
+            self._pool.keep(self._job)
             self._missing.pop(0)
             self._job = None
         return fed

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from batchrun.engine.budget import LayerCost
 from batchrun.engine.finishing import Finisher
 from batchrun.engine.row import Sequence
-from batchrun.records import Prompt
+from batchrun.engine.sharing import PrefixPool
+from batchrun.records import Prefix, Prompt
 
 # Prompts that are prefilled together may differ in length: padding up to this share of their
 # tokens, or up to this many, is cheaper than another turn.
@@ -24,8 +26,16 @@ class Queue:
     """Waiting sequences, refilled from a stream of prompts. `kv_bytes` bounds the caches of all
     running sequences together; None is no bound."""
 
-    def __init__(self, finisher: Finisher, costs: tuple[LayerCost, ...], kv_bytes: int | None):
+    def __init__(
+        self,
+        finisher: Finisher,
+        pool: PrefixPool,
+        costs: tuple[LayerCost, ...],
+        kv_bytes: int | None,
+    ):
         self._finisher = finisher
+        self._pool = pool
+        self._last_stored = Prefix([], 0)
         self._costs = costs
         self._kv_bytes = kv_bytes
         self._waiting: deque[Sequence] = deque()
@@ -54,6 +64,7 @@ class Queue:
                 return
             if prompt is None:
                 return
+            prompt = self._with_prefix(prompt)
             wants_tokens = prompt.sampling.max_tokens > 0
             (self._waiting if wants_tokens else self._empty).extend(self._sequences(prompt))
 
@@ -84,6 +95,19 @@ class Queue:
                 break
             taken.append(self._waiting.popleft())
         return taken
+
+    def _with_prefix(self, prompt: Prompt) -> Prompt:
+        """A prompt that shares its beginning with no other of this run may do so with an earlier
+        run's. Neighbours that find the same share it."""
+        if prompt.prefix is not None:
+            return prompt
+        length = self._pool.stored_part(prompt.token_ids[:-1])
+        if not length:
+            return prompt
+        token_ids = prompt.token_ids[:length]
+        if token_ids != self._last_stored.token_ids:
+            self._last_stored = Prefix(token_ids, 1)
+        return replace(prompt, prefix=self._last_stored)
 
     def _sequences(self, prompt: Prompt) -> Iterator[Sequence]:
         longest = len(prompt.token_ids) + prompt.sampling.max_tokens

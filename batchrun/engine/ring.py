@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from batchrun.engine.plainkv import PrefixKV
-from batchrun.engine.sharing import PrefixState
+from batchrun.engine.plainkv import PrefixKV, PrefixState
 
 # Columns are added and removed in steps: a step costs one copy of everything, a spare column a
 # little attention in each decode step.

@@ -1,60 +1,181 @@
-"""Shared prefixes in memory: each is prefilled once, alone, up to exactly where it ends, and the
-caches of that moment serve every prompt that begins so, whatever kind of layers a model has."""
+"""Shared prefixes: each is prefilled once, alone, up to exactly where it ends, and the caches of that
+moment serve every prompt that begins so, whatever kind of layers a model has. What an earlier run
+left on disk is not computed at all.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from batchrun.engine.kv import CacheTraits, Model, PrefixCaches, is_plain
+from batchrun.engine.plainkv import PrefixKV, PrefixState
+from batchrun.engine.stats import EngineStats
 from batchrun.records import Prefix
 
 # Prefixes come depth-first, so few are ever needed again: the ancestors of the latest.
 KEPT = 8
 
+# Bytes a second that a stored prefix can be counted on to be read and checked with.
+READ_RATE = 5e8
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefixState:
-    """The caches after a prefix of `length` tokens, one per layer: `PrefixKV` for plain layers,
-    for others the layer's own cache of one sequence, not to be written to."""
 
-    length: int
-    layers: list[Any]
+class Found(Protocol):
+    """A stored prefix: how many of the tokens asked for it has, and what reading it costs and
+    saves."""
 
     @property
-    def nbytes(self) -> int:
-        return sum(layer.nbytes for layer in self.layers)
+    def length(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def seconds_saved(self) -> float: ...
+
+
+class Store(Protocol):
+    """Prefixes kept between runs, as mlx-lm's caches of one sequence."""
+
+    def find(self, token_ids: list[int]) -> Any: ...
+    def load(self, found: Any) -> list[Any] | None: ...
+    def save(self, token_ids: list[int], caches: list[Any], seconds: float) -> None: ...
+
+
+class PrefixJob:
+    """A prefix that is being computed, from where `base` ends; `seconds` counts from its first
+    token on."""
+
+    def __init__(
+        self,
+        model: Model,
+        prefix: Prefix,
+        base: PrefixState | None,
+        traits: CacheTraits,
+        seconds: float,
+    ):
+        self.prefix = prefix
+        self.seconds = seconds
+        self.num_fed = 0
+        self._model = model
+        self._base = base
+        self._position = base.length if base else 0
+        self._caches = PrefixCaches(model, base, traits)
+
+    @property
+    def is_done(self) -> bool:
+        return self._position >= len(self.prefix.token_ids)
+
+    def step(self, max_tokens: int) -> int:
+        """Feed the next chunk, if there is one; returns its tokens."""
+        chunk = self.prefix.token_ids[self._position : self._position + max_tokens]
+        if not chunk:
+            return 0
+        start = time.perf_counter()
+        self._model(mx.array([chunk]), cache=self._caches.layers)
+        self._caches.evaluate()
+        self._position += len(chunk)
+        self.num_fed += len(chunk)
+        self.seconds += time.perf_counter() - start
+        return len(chunk)
+
+    def state(self) -> PrefixState:
+        if self._base and not self.num_fed:
+            return self._base
+        return self._caches.state(self._position)
 
 
 class PrefixPool:
-    """The states that are kept because prompts still to come may need them."""
+    """The prefixes that are kept in memory because prompts still to come may need them, in
+    front of `store`, where they outlast the run."""
 
-    def __init__(self) -> None:
-        self._states: OrderedDict[int, tuple[Prefix, PrefixState]] = OrderedDict()
+    def __init__(
+        self, model: Model, traits: CacheTraits, store: Store | None, stats: EngineStats
+    ) -> None:
+        self._model = model
+        self._traits = traits
+        self._store = store
+        self._stats = stats
+        self._kept: OrderedDict[int, tuple[PrefixJob, PrefixState]] = OrderedDict()
 
     @property
     def states(self) -> list[PrefixState]:
-        return [state for _, state in self._states.values()]
+        return [state for _, state in self._kept.values()]
 
-    def get(self, prefix: Prefix) -> PrefixState | None:
-        kept = self._states.get(id(prefix))
+    def get(self, prefix: Prefix | None) -> PrefixState | None:
+        kept = self._kept.get(id(prefix))
         if kept is None:
             return None
-        self._states.move_to_end(id(prefix))
+        self._kept.move_to_end(id(prefix))
         return kept[1]
 
-    def add(self, prefix: Prefix, state: PrefixState) -> None:
-        self._states[id(prefix)] = (prefix, state)
-        while len(self._states) > KEPT:
-            self._states.popitem(last=False)
-
     def missing(self, prefix: Prefix | None) -> list[Prefix]:
-        """`prefix` and those of its ancestors that have to be computed first, shortest first."""
+        """`prefix` and those of its ancestors that have to be computed before it, shortest first;
+        none where it is stored whole."""
         chain: list[Prefix] = []
         while prefix is not None and self.get(prefix) is None:
             chain.insert(0, prefix)
+            found = self._find(prefix.token_ids)
+            if found is not None and found.length == len(prefix.token_ids):
+                break
             prefix = prefix.parent
         return chain
 
+    def begin(self, prefix: Prefix) -> PrefixJob:
+        """Start on a prefix, from the longest part of it that is at hand."""
+        base, seconds = self.get(prefix.parent), 0.0
+        if base is not None:
+            seconds = self._kept[id(prefix.parent)][0].seconds
+        found = self._find(prefix.token_ids)
+        if found is not None and found.length > (base.length if base else 0):
+            loaded = self._load(found)
+            if loaded is not None:
+                base, seconds = loaded, found.seconds_saved
+        return PrefixJob(self._model, prefix, base, self._traits, seconds)
+
+    def keep(self, job: PrefixJob) -> None:
+        """Take in a finished prefix, and store it if any of it had to be computed."""
+        state = job.state()
+        self._kept[id(job.prefix)] = (job, state)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        if self._store is not None and job.num_fed:
+            caches = [_to_mlx_lm(layer) for layer in state.layers]
+            self._store.save(job.prefix.token_ids, caches, job.seconds)
+
+    def stored_part(self, token_ids: list[int]) -> int:
+        """How many of `token_ids` are stored; 0 if computing them is as quick as reading them."""
+        found = self._find(token_ids)
+        return found.length if found and found.seconds_saved > found.nbytes / READ_RATE else 0
+
     def clear(self) -> None:
-        self._states.clear()
+        self._kept.clear()
+
+    def _find(self, token_ids: list[int]) -> Found | None:
+        found: Found | None = self._store.find(token_ids) if self._store is not None else None
+        return found
+
+    def _load(self, found: Found) -> PrefixState | None:
+        assert self._store is not None
+        caches = self._store.load(found)
+        if caches is None:
+            return None
+        self._stats.disk_tokens += found.length
+        self._stats.disk_bytes += found.nbytes
+        self._stats.disk_seconds_saved += found.seconds_saved
+        return PrefixState(found.length, [self._from_mlx_lm(cache) for cache in caches])
+
+    def _from_mlx_lm(self, cache: Any) -> Any:
+        if self._traits.batched and is_plain(cache):
+            return PrefixKV(*cache.keys_and_values())
+        return cache
+
+
+def _to_mlx_lm(layer: Any) -> Any:
+    if not isinstance(layer, PrefixKV):
+        return layer
+    cache = KVCache()
+    cache.state = (layer.keys, layer.values, layer.keys.shape[2])
+    return cache

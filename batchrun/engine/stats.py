@@ -10,14 +10,17 @@ class EngineStats:
     """Running totals. Times are seconds, sizes bytes.
 
     `row_steps` adds up the rows that each decode step really served, so that row_steps /
-    decode_steps is the mean number of rows in a step. `cached_tokens` are prompt tokens whose
-    caches were taken from another row instead of being computed.
+    decode_steps is the mean number of rows in a step. `cached_tokens` are prompt tokens that were
+    not computed for their row; `disk_tokens` of them came from disk, the others from a row before.
     """
 
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     prefill_tokens: int = 0
     cached_tokens: int = 0
+    disk_tokens: int = 0
+    disk_bytes: int = 0
+    disk_seconds_saved: float = 0.0
     decode_tokens: int = 0
     decode_steps: int = 0
     row_steps: int = 0
