@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from batchrun import device
 from tests import tiny
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when first imported
 device.prepare()
+
+# A busy machine is no fault of the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
