@@ -208,6 +208,23 @@ def test_choices_of_a_row_never_collapse_into_one(
     assert texts(output) == first
 
 
+def test_answers_do_not_depend_on_the_window(tmp_path: Path, output: Path, model: Path) -> None:
+    shared, others = [3 + n % 90 for n in range(60)], [3 + n % 70 for n in range(40)]
+    rows = [
+        {"prompt": [*start, 5 + row, 4, 3][: 60 + row], "max_tokens": 4}
+        for row in range(12)
+        for start in (shared, others, [*shared, *others], [5 + row])
+    ]
+    path = write_jsonl(tmp_path / "in.jsonl", rows)
+    answers = []
+    for window in (1, 5, 4096):
+        run(path, output=output, model=model, fresh=True, window=window)
+        answers.append(texts(output))
+
+    assert len(answers[0]) == len(rows)
+    assert answers[0] == answers[1] == answers[2]
+
+
 def test_more_rows_than_are_read_ahead_in_bounded_memory(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

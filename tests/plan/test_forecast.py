@@ -91,6 +91,13 @@ def test_only_a_request_whose_answer_is_settled_is_a_duplicate() -> None:
     assert duplicates(Sampling(temperature=1.0)) == 0
 
 
+def test_a_duplicate_is_not_run() -> None:
+    planned = forecast(asking([block(1, 100)] * 3))
+
+    assert (planned.duplicate_tokens, planned.computed_tokens) == (200, 100)
+    assert planned.num_groups == 0
+
+
 def test_other_numbers_of_choices_are_other_requests() -> None:
     one, two = asking([[1, 2]]), asking([[1, 2]], Sampling(n=2))
 
