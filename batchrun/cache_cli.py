@@ -93,7 +93,8 @@ def prune(prefix_cache_dir: str | None, prefix_cache_size: str) -> None:
 
 
 def _say_removed(removed: Any) -> None:
-    click.echo(f"Removed {removed.num_prefixes:,} prefixes, {_bytes(removed.nbytes)}.", err=True)
+    count, freed = f"{removed.num_prefixes:,}", _bytes(removed.nbytes)
+    click.echo(f"Prefixes removed: {count} ({freed}).", err=True)
 
 
 def _bytes(nbytes: int) -> str:

@@ -12,6 +12,7 @@ import click
 from click_default_group import DefaultGroup
 
 from batchrun import options
+from batchrun.cache_cli import cache
 from batchrun.errors import BatchrunError, UsageError
 from batchrun.flags import Flags
 from batchrun.records import Failure, Prompt, Request
@@ -46,6 +47,7 @@ class _Main(DefaultGroup):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "INPUT... -o OUTPUT [FLAGS]")
         formatter.write_usage(ctx.command_path, "check INPUT... [FLAGS]", prefix=" " * 7)
+        formatter.write_usage(ctx.command_path, "cache COMMAND [FLAGS]", prefix=" " * 7)
         run.format_help_text(ctx, formatter)
         options.write_groups([*run.params, *self.get_params(ctx)], ctx, formatter)
         self.format_commands(ctx, formatter)
@@ -203,3 +205,4 @@ def _scope(has_tokenizer: bool) -> str:
 
 main.add_command(run)
 main.add_command(check)
+main.add_command(cache)

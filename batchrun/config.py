@@ -44,7 +44,8 @@ class ModelConfig:
 class RunConfig:
     """One run. `window` prompts are planned together. Times are in seconds; `fail_on_error` is the
     number of failed rows (1 or more), or their share of all rows (below 1), that makes the run
-    stop as failed; None never does."""
+    stop as failed; None never does.
+    `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
     output: Path
@@ -53,6 +54,8 @@ class RunConfig:
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 2048
     window: int = 4096
+    prefix_cache_dir: Path | None = None
+    prefix_cache_bytes: int = 10_000_000_000
     seed: int | None = None
     fresh: bool = False
     fail_on_error: float | None = None

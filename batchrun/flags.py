@@ -28,11 +28,13 @@ _SAMPLING = Sampling()
 _SAMPLING_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)", re.ASCII)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Values as they were given. Durations are seconds, or text such as "90s", "15m" and "2h".
+    """Values as they were given. Durations are seconds, or text such as "90s", "15m" and "2h";
+    sizes are bytes, or text such as "500MB" and "10GB".
 
     `fail_on_error` is True (the first failed row), a share of all rows below 1, or a count.
     """
@@ -58,6 +60,9 @@ class Flags:
     max_num_seqs: int = RunConfig.max_num_seqs
     max_num_batched_tokens: int = RunConfig.max_num_batched_tokens
     window: int = RunConfig.window
+    prefix_cache_dir: str | Path | None = None
+    prefix_cache_size: int | str = "10GB"
+    no_prefix_cache: bool = False
     format: str | None = None
     fresh: bool = False
     fail_on_error: bool | float | str | None = None
@@ -89,6 +94,8 @@ class Flags:
             format=_format(self.format),
             max_num_seqs=_count("max_num_seqs", self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
+            prefix_cache_dir=None if self.prefix_cache_dir is None else Path(self.prefix_cache_dir),
+            prefix_cache_bytes=self._prefix_cache_bytes(),
             window=self.checked_window(),
             seed=_seed(self.seed),
             fresh=self.fresh,
@@ -118,6 +125,10 @@ class Flags:
             trust_remote_code=self.trust_remote_code,
             chat_template=self.chat_template,
         )
+
+    def _prefix_cache_bytes(self) -> int:
+        nbytes = size("prefix_cache_size", self.prefix_cache_size)
+        return 0 if self.no_prefix_cache else nbytes
 
     def checked_window(self) -> int:
         """Raises UsageError for a window that holds nothing."""
@@ -170,6 +181,17 @@ def _duration(name: str, value: float | str) -> float:
     if match is None:
         raise UsageError(f"{_flag(name)} must be seconds, or as 90s, 15m or 2h, not {value!r}")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def size(name: str, value: int | str) -> int:
+    """Bytes from a number, or from text with a unit. Raises UsageError."""
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is not None:
+        base = 1024 if match[3] else 1000
+        return int(float(match[1]) * base ** ("kmgt".index(match[2].lower()) + 1))
+    if str(value).strip() == "0" or (isinstance(value, int) and value > 0):
+        return int(value)
+    raise UsageError(f"{_flag(name)} must be 0, or a size as 500MB or 10GB, not {value!r}")
 
 
 def _max_time(value: float | str | None) -> float | None:

@@ -216,6 +216,20 @@ _WINDOW = _speed(
     help="Rows planned together, so that those with a shared prefix run together.",
 )
 
+PREFIX_CACHE_DIR = _speed(
+    "--prefix-cache-dir",
+    metavar="DIR",
+    help="Where prefixes that prompts share are kept for later runs."
+    "  [default: ~/.cache/batchrun/prefixes]",
+)
+PREFIX_CACHE_SIZE = _speed(
+    "--prefix-cache-size",
+    metavar="SIZE",
+    default=Flags.prefix_cache_size,
+    show_default=True,
+    help="Most that they take there, all models together: as 500MB or 10GB; 0 is off.",
+)
+
 SPEED = (
     _speed(
         "--max-num-seqs",
@@ -234,6 +248,9 @@ SPEED = (
         help="Most prompt tokens computed in one turn.",
     ),
     _WINDOW,
+    PREFIX_CACHE_DIR,
+    PREFIX_CACHE_SIZE,
+    _speed("--no-prefix-cache", is_flag=True, help="Neither use nor keep prefixes on disk."),
 )
 
 RUN = (

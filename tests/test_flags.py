@@ -51,6 +51,8 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
         max_num_seqs=4,
         max_num_batched_tokens=64,
         window=100,
+        prefix_cache_dir="prefixes",
+        prefix_cache_size="500MB",
         format="jsonl",
         fresh=True,
         fail_on_error="0.25",
@@ -82,6 +84,8 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
         max_num_seqs=4,
         max_num_batched_tokens=64,
         window=100,
+        prefix_cache_dir=Path("prefixes"),
+        prefix_cache_bytes=500_000_000,
         seed=3,
         fresh=True,
         fail_on_error=0.25,
@@ -113,6 +117,31 @@ def test_durations(given: float | str, seconds: float, rows: Path, output: Path)
 
 
 @pytest.mark.parametrize(
+    ("given", "nbytes"),
+    [
+        ("10GB", 10**10),
+        ("500 mb", 5 * 10**8),
+        ("1.5G", 1_500_000_000),
+        ("2KiB", 2048),
+        ("1t", 10**12),
+        ("0", 0),
+        (0, 0),
+        (12_345, 12_345),
+    ],
+)
+def test_sizes(given: int | str, nbytes: int, rows: Path, output: Path) -> None:
+    config = Flags(prefix_cache_size=given).run_config([rows], output)
+
+    assert config.prefix_cache_bytes == nbytes
+
+
+def test_no_prefix_cache_is_one_of_no_bytes(rows: Path, output: Path) -> None:
+    flags = Flags(prefix_cache_size="1GB", no_prefix_cache=True)
+
+    assert flags.run_config([rows], output).prefix_cache_bytes == 0
+
+
+@pytest.mark.parametrize(
     ("given", "limit"), [(None, None), (False, None), (True, 1), ("1", 1), (3, 3), ("0.1", 0.1)]
 )
 def test_fail_on_error(given: Any, limit: float | None, rows: Path, output: Path) -> None:
@@ -140,6 +169,9 @@ def test_fail_on_error(given: Any, limit: float | None, rows: Path, output: Path
         ({"max_time": "soon"}, "--max-time must be seconds, or as 90s, 15m or 2h, not 'soon'"),
         ({"max_time": 0}, "--max-time must be more than 0"),
         ({"grace": "-1"}, "--grace must be seconds"),
+        ({"prefix_cache_size": "10"}, "--prefix-cache-size must be 0, or a size as 500MB or 10GB"),
+        ({"prefix_cache_size": "-1GB"}, "--prefix-cache-size must be 0, or a size"),
+        ({"prefix_cache_size": -1}, "--prefix-cache-size must be 0, or a size"),
         ({"fail_on_error": "1.5"}, "--fail-on-error must be a number of rows, or a share"),
         ({"fail_on_error": "0"}, "--fail-on-error must be"),
         ({"fail_on_error": "few"}, "--fail-on-error must be"),

@@ -98,9 +98,7 @@ def _stored(entries: list[Entry]) -> Stored:
 def _of_model(entries: list[Entry], name: str) -> list[Entry]:
     chosen = [entry for entry in entries if entry.model_name == name]
     if not chosen:
-        raise UsageError(
-            f"no prefixes of a model {name}; see batchrun cache list for those there are"
-        )
+        raise UsageError(f"no prefixes of a model {name}; batchrun cache list names all")
     return chosen
 
 

@@ -70,6 +70,12 @@ def entry_files(model_folder: Path) -> list[Path]:
     return [path for path in model_folder.iterdir() if _ENTRY_NAME.fullmatch(path.name)]
 
 
+def discard(path: Path) -> None:
+    """Removes a file that nothing refers to any more, if it can be: it is in nobody's way."""
+    with suppress(OSError):
+        path.unlink()
+
+
 def remove_leftovers(folder: Path) -> None:
     """Removes what processes that are gone left half-written. Raises OSError."""
     for model_folder in model_folders(folder):

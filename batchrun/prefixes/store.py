@@ -202,8 +202,8 @@ class PrefixStore:
         try:
             with self._index.writing():
                 if self._index.remove(found.key, found.digest):
-                    files.path_of(self._folder, self._model, found.key).unlink(missing_ok=True)
-        except (OSError, sqlite3.Error) as error:
+                    files.discard(files.path_of(self._folder, self._model, found.key))
+        except sqlite3.Error as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError | sqlite3.Error) -> None:

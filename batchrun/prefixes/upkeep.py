@@ -34,7 +34,7 @@ def sweep(folder: Path, index: Index) -> None:
             path for models in files.model_folders(folder) for path in files.entry_files(models)
         }
         for path in found - known.keys():
-            path.unlink(missing_ok=True)
+            files.discard(path)
         for path in known.keys() - found:
             index.remove(known[path].key, known[path].digest)
 
@@ -42,12 +42,12 @@ def sweep(folder: Path, index: Index) -> None:
 def remove(folder: Path, index: Index, uses: Iterable[Use | Entry]) -> int:
     """To be called within `index.writing`; returns how many were still there.
 
-    Raises OSError, sqlite3.Error.
+    Raises sqlite3.Error.
     """
     removed = 0
     for use in uses:
         if index.remove(use.key, use.digest):
-            files.path_of(folder, use.model, use.key).unlink(missing_ok=True)
+            files.discard(files.path_of(folder, use.model, use.key))
             removed += 1
     return removed
 
