@@ -60,6 +60,7 @@ def execute(config: RunConfig) -> Summary:
     meter = Meter()
     kind = sink.output_format(config.output, config.format)
     schema = kept_schema(config.source)
+    sink.load_format(kind)
     with ExitStack() as stack:
         stack.enter_context(sink.hold(config.output))
         stack.enter_context(stop.on_signals())

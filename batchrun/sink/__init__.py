@@ -5,6 +5,7 @@ from batchrun.sink.lock import hold
 from batchrun.sink.output import (
     errors_path,
     journal_path,
+    load_format,
     output_format,
     read_answers,
     write_output,
@@ -16,6 +17,7 @@ __all__ = [
     "errors_path",
     "hold",
     "journal_path",
+    "load_format",
     "output_format",
     "read_answers",
     "remove_journal",

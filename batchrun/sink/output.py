@@ -31,6 +31,13 @@ def output_format(path: Path, asked: OutputFormat | None = None) -> OutputFormat
     return found
 
 
+def load_format(kind: OutputFormat) -> None:
+    """Loads what writing `kind` takes: a broken library, or too little memory for it, shows at
+    the start of a run and not after its last row."""
+    if kind == "parquet":
+        from batchrun.sink import parquet  # noqa: F401
+
+
 def journal_path(output: Path) -> Path:
     return output.with_name(output.name + ".journal")
 
