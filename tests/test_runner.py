@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import sys
 import threading
@@ -149,9 +148,10 @@ def test_parquet_rows_are_requests_as_jsonl_ones_are(tmp_path: Path, model: Path
 def test_standard_input_is_read(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stdin = io.TextIOWrapper(io.BytesIO(b'{"prompt": "one"}\n{"prompt": "two"}'))
-    monkeypatch.setattr(sys, "stdin", stdin)
-    summary = run("-", output=tmp_path / "out.jsonl", model=model)
+    (tmp_path / "in").write_text('{"prompt": "one"}\n{"prompt": "two"}')
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        summary = run("-", output=tmp_path / "out.jsonl", model=model)
     assert summary.request_counts.total == summary.request_counts.completed == 2
 
 

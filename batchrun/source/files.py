@@ -14,12 +14,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from batchrun.errors import RowError, RunError, UsageError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 Kind = Literal["jsonl", "parquet", "csv", "tsv"]
 Codec = Literal["gzip", "zstd"]
@@ -166,21 +163,12 @@ def _codec_by_content(head: bytes) -> Codec | None:
     return next((codec for magic, codec in _MAGIC.items() if head.startswith(magic)), None)
 
 
-class _Stdin(io.RawIOBase):
-    """The process's stdin, as much of it as is there: a slow pipe's lines come when they are
-    written, not when a buffer is full. Closing it leaves the process's open."""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        return cast(io.BufferedIOBase, sys.stdin.buffer).readinto1(buffer)
-
-
 def _open(path: str, stack: ExitStack) -> io.BufferedReader:
     if path != STDIN:
         return stack.enter_context(open(path, "rb"))
-    return io.BufferedReader(_Stdin())
+    # Not sys.stdin itself: it waits until its buffer is full, however slow a pipe is, and a process
+    # that ends while a thread waits in it is aborted.
+    return stack.enter_context(open(sys.stdin.fileno(), "rb", closefd=False))
 
 
 def _decompressed(stream: io.BufferedReader, codec: Codec | None) -> ByteStream:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 from pathlib import Path
 
@@ -184,11 +183,13 @@ def test_file_gone_in_the_meantime_fails_naming_the_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, zstd])
-def test_stdin_is_read_and_left_open(monkeypatch: pytest.MonkeyPatch, compress) -> None:
-    stdin = io.TextIOWrapper(io.BytesIO(compress(LINES)))
-    monkeypatch.setattr("sys.stdin", stdin)
-    assert read("-") == LINES
-    assert not stdin.buffer.closed
+def test_stdin_is_read_and_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress
+) -> None:
+    with open(write(tmp_path / "in", compress(LINES))) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert read("-") == LINES
+        assert os.fstat(stdin.fileno())
 
 
 def test_lines_of_a_slow_stdin_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

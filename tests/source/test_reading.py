@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import tracemalloc
 from datetime import datetime
@@ -143,10 +142,12 @@ def test_rows_before_a_cut_are_read_before_the_run_fails(tmp_path: Path) -> None
     assert all(isinstance(row, Request) for row in rows)
 
 
-def test_stdin_is_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_is_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = "\ufeff" + json.dumps({"prompt": "é\u2028"}, ensure_ascii=False)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data.encode())))
-    [request] = requests("-")
+    (tmp_path / "in").write_text(data, encoding="utf-8")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        [request] = requests("-")
     assert (request.prompt, request.row.file) == ("é\u2028", "-")
 
 
