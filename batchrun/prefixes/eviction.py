@@ -8,6 +8,10 @@ from batchrun.prefixes.index import Use
 
 _HALF_LIFE = 7 * 24 * 3600.0
 
+# Nobody has used a newcomer yet. Were it to replace its equals, a run with more prefixes than there
+# is room for would, every night, replace each just before it needs it.
+_NEWCOMER = 0.5
+
 
 def worth(use: Use, now: float) -> float:
     """Seconds that an entry can be expected to save for each byte. It is likely to be used again
@@ -26,7 +30,8 @@ def to_evict(
 ) -> list[Use] | None:
     """What has to go so that all that stays, with `newcomer`, is at most `max_bytes`.
 
-    None if that cannot be: entries in `pinned` stay, and so do those worth more than a newcomer.
+    None if that cannot be: entries in `pinned` stay, and so do those worth more than half the
+    newcomer.
     """
     everything = list(uses)
     excess = sum(use.nbytes for use in everything) - max_bytes
@@ -38,7 +43,7 @@ def to_evict(
             break
         if use.key in pinned:
             continue
-        if newcomer is not None and worth(use, now) > worth(newcomer, now):
+        if newcomer is not None and worth(use, now) > _NEWCOMER * worth(newcomer, now):
             break
         gone.append(use)
         excess -= use.nbytes

@@ -38,7 +38,7 @@ def digest_of(path: Path) -> str:
 
 
 @contextmanager
-def temporary(folder: Path) -> Iterator[tempfile._TemporaryFileWrapper[bytes]]:
+def temporary(folder: Path) -> Iterator[IO[bytes]]:
     """A new private file in `folder`, to be renamed within the block; else it is removed."""
     with tempfile.NamedTemporaryFile(prefix=_TEMPORARY, dir=folder, delete=False) as file:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -20,6 +21,10 @@ from batchrun.prefixes.index import Entry, Index, Use
 
 _PENDING_BYTES = 1 << 30
 _CLOSE_SECONDS = 30.0
+
+# Left free on the disk, which the run's output may need: so many bytes or this share of it.
+_SPARED_BYTES = 1_000_000_000
+_SPARED_SHARE = 0.1
 
 Job = Callable[[Index], None]
 
@@ -90,7 +95,9 @@ class Saver:
     def _save(self, draft: Draft, index: Index) -> None:
         digest = hashlib.sha256(draft.data).hexdigest()
         entry = replace(draft.entry, digest=digest, last_use=time.time())
-        if self._to_evict(entry, index) is not None:
+        if entry.nbytes > free_bytes(self._folder):
+            self._note(f"A prefix was not saved: little is free on the disk of {self._folder}")
+        elif self._to_evict(entry, index) is not None:
             files.make_private(self._folder / entry.model)
             self._write(entry, draft, index)
         with self._lock:
@@ -124,6 +131,12 @@ class Saver:
             newcomer=newcomer,
             pinned=frozenset(self._pinned),
         )
+
+
+def free_bytes(folder: Path) -> int:
+    """How much may be written to a disk. Raises OSError."""
+    usage = shutil.disk_usage(folder)
+    return usage.free - min(_SPARED_BYTES, int(usage.total * _SPARED_SHARE))
 
 
 def reason(error: OSError | sqlite3.Error) -> str:

@@ -141,18 +141,20 @@ class PrefixStore:
 
     def _search(self, index: Index, tokens: bytes) -> Found | None:
         hashes = chain(self._model, tokens)
-        options: list[tuple[int, Entry]] = []
         whole = index.longest(hashes, tokens)
-        if whole is not None:
-            options.append((whole.length, whole))
-        for entry in index.sharing(hashes):
-            if key_of(chain(self._model, entry.tokens), entry.tokens, entry.length) == entry.key:
-                options.append((common_length(tokens, entry.tokens), entry))
-        if not options:
-            return None
-        length, entry = max(options, key=lambda option: (option[0], -option[1].nbytes))
-        seconds = entry.seconds * length / entry.length
-        return Found(entry.key, entry.digest, length, entry.length, entry.nbytes, seconds)
+        options = [] if whole is None else [(whole.length, whole)]
+        options += [(common_length(tokens, e.tokens), e) for e in index.sharing(hashes)]
+        options.sort(key=lambda option: (-option[0], option[1].nbytes))
+        for length, entry in options:
+            if entry is whole or self._is_consistent(entry):
+                seconds = entry.seconds * length / entry.length
+                return Found(entry.key, entry.digest, length, entry.length, entry.nbytes, seconds)
+        return None
+
+    def _is_consistent(self, entry: Entry) -> bool:
+        """Whether the tokens that the index has for an entry are those of its name."""
+        hashes = chain(self._model, entry.tokens)
+        return key_of(hashes, entry.tokens, entry.length) == entry.key
 
     def _read(self, found: Found) -> list[Any] | None:
         fault = upkeep.fault(self._folder, self._model, found.key, found.digest)

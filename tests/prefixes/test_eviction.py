@@ -72,7 +72,7 @@ def test_what_stays_fits_and_is_worth_at_least_what_goes(
     if gone is None:
         able = [use for use in uses if use.key not in pinned]
         if newcomer is not None:
-            able = [use for use in able if worth(use, NOW) <= worth(newcomer, NOW)]
+            able = [use for use in able if worth(use, NOW) <= worth(newcomer, NOW) / 2]
         kept = [use for use in [*uses, *extra] if use not in able]
         assert sum(use.nbytes for use in kept) > limit
         return
@@ -103,6 +103,19 @@ def test_the_entry_that_saved_least_makes_room(tmp_path: Path, size: int) -> Non
         assert store.find(prompt(100, first=2)) is None
 
 
+def test_more_prefixes_than_there_is_room_for_do_not_replace_each_other(
+    tmp_path: Path, size: int
+) -> None:
+    for _ in range(2):
+        for first in range(6):
+            saved(tmp_path, prompt(100, first), max_bytes=3 * size)
+    with opened(tmp_path) as store:
+        assert [store.find(prompt(100, first)) is not None for first in range(6)] == [
+            *[True] * 3,
+            *[False] * 3,
+        ]
+
+
 def test_a_new_entry_worth_less_than_all_others_is_not_written(tmp_path: Path, size: int) -> None:
     old = saved(tmp_path, prompt(100, first=1), seconds=5.0, max_bytes=size)
     with opened(tmp_path, max_bytes=size) as store:
@@ -116,7 +129,7 @@ def test_use_makes_an_entry_stay(tmp_path: Path, size: int) -> None:
     saved(tmp_path, prompt(100, first=2), seconds=1.5)
     with opened(tmp_path) as store:
         loaded(store, prompt(100, first=1))
-    new = saved(tmp_path, prompt(100, first=3), seconds=1.9, max_bytes=2 * size)
+    new = saved(tmp_path, prompt(100, first=3), seconds=3.5, max_bytes=2 * size)
 
     assert entry_files(tmp_path) == sorted([used, new])
 
@@ -137,6 +150,6 @@ def test_what_was_found_is_not_evicted_before_it_is_loaded(tmp_path: Path, size:
 
 def test_the_limit_is_for_all_models_together(tmp_path: Path, size: int) -> None:
     saved(tmp_path, prompt(100), seconds=1.0, model=OTHER_MODEL, max_bytes=size)
-    new = saved(tmp_path, prompt(100), seconds=2.0, max_bytes=size)
+    new = saved(tmp_path, prompt(100), seconds=4.0, max_bytes=size)
 
     assert entry_files(tmp_path) == [new]

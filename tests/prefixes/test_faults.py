@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from batchrun.prefixes import saver
 from batchrun.prefixes.index import NAME
 from tests.prefixes.builders import (
     OTHER_MODEL,
@@ -242,7 +243,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_ends_saving_alone(small_disk: Path) -> None:
+def test_a_disk_is_not_filled_up(small_disk: Path) -> None:
+    large = prompt(7_000)
+    with opened(small_disk) as store:
+        store.save(large, kv_caches(large), 1.0)
+        store.save(ONE, kv_caches(ONE), 1.0)
+    assert store.notes == [f"A prefix was not saved: little is free on the disk of {small_disk}"]
+    with opened(small_disk) as store:
+        assert store.find(large) is None
+        assert loaded(store, ONE) == ONE
+
+
+def test_a_full_disk_ends_saving_alone(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "free_bytes", lambda _: 1 << 40)
     saved(small_disk, ONE)
     large = prompt(10_000)
     with opened(small_disk) as store:
