@@ -38,7 +38,7 @@ def in_running_order(
 
 
 class _Window:
-    """Prompts planned together; iterates over them in running order."""
+    """Prompts planned together; iterates over them in running order, once."""
 
     def __init__(self, prompts: list[Prompt]):
         self._prompts: dict[Prefix | None, list[Prompt]] = defaultdict(list)
@@ -80,9 +80,13 @@ class _Window:
         children = self._children[parent]
         return sorted(children, key=self._work.__getitem__, reverse=True)[::-1]
 
-    def _longest_first(self, prefix: Prefix | None) -> list[Prompt]:
-        prompts = self._prompts[prefix]
-        return sorted(prompts, key=lambda prompt: len(prompt.token_ids), reverse=True)
+    def _longest_first(self, prefix: Prefix | None) -> Iterator[Prompt]:
+        """The prompts, each let go as it is given: the next window gathers while the last runs."""
+        prompts = self._prompts.pop(prefix, [])
+        prompts.sort(key=lambda prompt: len(prompt.token_ids), reverse=True)
+        prompts.reverse()
+        while prompts:
+            yield prompts.pop()
 
 
 def num_new_tokens(prefix: Prefix) -> int:
