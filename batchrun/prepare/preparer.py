@@ -36,6 +36,7 @@ class Preparer:
         self._context_length = context_length
         self._vocab_size = vocab_size or len(tokenizer)
         self._run_seed = run_seed
+        self._seen_ids: dict[int, int] = {}
 
     def prepare(self, request: Request) -> Prompt:
         """The prompt of one request; the request itself is left as it is.
@@ -44,7 +45,7 @@ class Preparer:
         the end of the context has finish_reason "length". Raises RowError.
         """
         self._check_sampling_ids(request.sampling)
-        token_ids = self._encode(request)
+        token_ids = self._shared(self._encode(request))
         if not token_ids:
             raise RowError("empty_prompt", "the prompt has no tokens", param=_param(request))
         sampling = self._within_context(request, len(token_ids))
@@ -74,6 +75,11 @@ class Preparer:
     def _encode_text(self, text: str) -> list[int]:
         with row_error("tokenizer_error", "the tokenizer refuses the prompt", "prompt"):
             return list(self._tokenizer.encode(text))
+
+    def _shared(self, token_ids: list[int]) -> list[int]:
+        """The same ids, of which equal ones are one object in all prompts. Thousands of prompts wait
+        at once, and a token takes 8 bytes so, instead of 40."""
+        return list(map(self._seen_ids.setdefault, token_ids, token_ids))
 
     def _check_sampling_ids(self, sampling: Sampling) -> None:
         for token_id in sampling.stop_token_ids:

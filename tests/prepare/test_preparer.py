@@ -56,6 +56,12 @@ def test_the_models_vocabulary_may_be_larger_than_the_tokenizers() -> None:
     assert preparer(vocab_size=320).prepare(completion([319])).token_ids == [319]
 
 
+def test_prompts_share_their_ids_in_memory() -> None:
+    using = preparer(vocab_size=4096)
+    one, other = (using.prepare(completion(json.loads("[4000, 3000]"))) for _ in range(2))
+    assert all(a is b for a, b in zip(one.token_ids, other.token_ids, strict=True))
+
+
 @pytest.mark.parametrize(
     ("sampling", "param"),
     [
