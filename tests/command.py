@@ -20,13 +20,14 @@ _POLL = 0.02
 
 
 class Command:
-    """`batchrun in.jsonl -o OUTPUT FLAGS` in `folder`, started at once."""
+    """`batchrun in.jsonl -o OUTPUT FLAGS` in `folder`, started at once; `model` None is the
+    default model."""
 
     def __init__(
         self,
         folder: Path,
         *flags: str,
-        model: Path,
+        model: Path | None,
         output: str = "out.parquet",
         inputs: Sequence[str] = ("in.jsonl",),
         program: Sequence[str] = ("-m", "batchrun"),
@@ -36,7 +37,7 @@ class Command:
         self.journal = folder / f"{output}.journal"
         command = [sys.executable, *program, *inputs, "-o", output]
         self.process = subprocess.Popen(
-            [*command, "--model", str(model), *flags],
+            [*command, *(("--model", str(model)) if model else ()), *flags],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
