@@ -77,8 +77,8 @@ class Preparer:
             return list(self._tokenizer.encode(text))
 
     def _shared(self, token_ids: list[int]) -> list[int]:
-        """The same ids, of which equal ones are one object in all prompts. Thousands of prompts wait
-        at once, and a token takes 8 bytes so, instead of 40."""
+        """The same ids, of which equal ones are one object in all prompts. Thousands of prompts
+        wait at once, and so a token takes 8 bytes instead of 40."""
         return list(map(self._seen_ids.setdefault, token_ids, token_ids))
 
     def _check_sampling_ids(self, sampling: Sampling) -> None:
