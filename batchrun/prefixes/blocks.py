@@ -15,6 +15,11 @@ def encode(token_ids: list[int]) -> bytes:
     return array("i", token_ids).tobytes()
 
 
+def count(tokens: bytes) -> int:
+    """How many tokens these are."""
+    return len(tokens) // _TOKEN_BYTES
+
+
 def chain(seed: str, tokens: bytes) -> list[bytes]:
     """The hash of the first 0, 1, 2, ... whole blocks of `tokens`, as many as it has."""
     hashes = [blake2b(seed.encode(), digest_size=16).digest()]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -102,7 +102,7 @@ def _of_model(entries: list[Entry], name: str) -> list[Entry]:
     return chosen
 
 
-def _remove(folder: Path, index: Index, uses: list[Entry] | list[Use]) -> Removed:
+def _remove(folder: Path, index: Index, uses: Sequence[Use]) -> Removed:
     with index.writing():
         removed = upkeep.remove(folder, index, uses)
     return Removed(removed, sum(use.nbytes for use in uses))

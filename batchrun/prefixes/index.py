@@ -5,6 +5,7 @@ An `Index` belongs to the thread that opened it; several processes may have the 
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from batchrun.prefixes import statements as sql
-from batchrun.prefixes.blocks import BLOCK_TOKENS, chain, key_of
+from batchrun.prefixes.blocks import BLOCK_TOKENS, chain, count, key_of
 
 NAME = "prefixes.sqlite"
 _BUSY_SECONDS = 5.0
@@ -26,7 +27,8 @@ _NUM_COMPARED = 8
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What decides how long an entry stays. `seconds` is what computing it took."""
+    """What decides how long an entry stays. `model` is the fingerprint, `nbytes` and `digest`
+    (SHA-256, hex) are the file's, `seconds` is what computing it took."""
 
     key: str
     model: str
@@ -38,20 +40,19 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A stored prefix. `model` is the fingerprint, `tokens` as by `blocks.encode`, `nbytes` and
-    `digest` (SHA-256, hex) are the file's."""
+class Entry(Use):
+    """A stored prefix of `length` tokens, kept as by `blocks.encode`."""
 
-    key: str
-    model: str
     model_name: str
     length: int
-    nbytes: int
-    digest: str
-    seconds: float
-    hits: int
-    last_use: float
     tokens: bytes
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether its tokens are those that it is named after."""
+        if count(self.tokens) != self.length:
+            return False
+        return key_of(chain(self.model, self.tokens), self.tokens, self.length) == self.key
 
 
 class Damaged(Exception):
@@ -66,7 +67,7 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         path = folder / NAME
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _make_private(path)
         self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
             self._prepare()
@@ -106,7 +107,7 @@ class Index:
     def longest(self, hashes: list[bytes], tokens: bytes) -> Entry | None:
         """The longest entry that `tokens`, whose chain is `hashes`, begins with."""
         rows = self._db.execute(sql.LENGTHS.format(_marks(hashes)), hashes)
-        most = len(tokens) // 4
+        most = count(tokens)
         keys = [key_of(hashes, tokens, length) for (length,) in rows if length <= most]
         row = self._db.execute(sql.LONGEST.format(_marks(keys)), keys).fetchone()
         return None if row is None else Entry(*row)
@@ -159,6 +160,15 @@ class Index:
 
     def _value(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
         return self._db.execute(statement, values).fetchone()[0]
+
+
+def _make_private(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user")
+    finally:
+        os.close(descriptor)
 
 
 def is_damage(error: Exception) -> bool:

@@ -121,16 +121,9 @@ class Saver:
         """What has to go for `entry`; None if it is there already or not worth its place."""
         if index.has(entry.key):
             return None
-        newcomer = Use(
-            entry.key, entry.model, entry.nbytes, entry.digest, entry.seconds, 0, entry.last_use
-        )
-        return to_evict(
-            index.uses(),
-            self._max_bytes,
-            entry.last_use,
-            newcomer=newcomer,
-            pinned=frozenset(self._pinned),
-        )
+        pinned = frozenset(self._pinned)
+        now = entry.last_use
+        return to_evict(index.uses(), self._max_bytes, now, newcomer=entry, pinned=pinned)
 
 
 def free_bytes(folder: Path) -> int:

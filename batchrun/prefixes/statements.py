@@ -37,9 +37,17 @@ COMMIT;
 # NORMAL: after a power cut the newest entries may be missing, and their files are swept.
 SETTINGS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
 
-_ENTRY = "key, model, model_name, length, nbytes, digest, seconds, hits, last_use, tokens"
+# A damaged page can make a value of any type.
+_USE = """
+CAST(key AS TEXT), CAST(model AS TEXT), CAST(nbytes AS INTEGER), CAST(digest AS TEXT),
+CAST(seconds AS REAL), CAST(hits AS INTEGER), CAST(last_use AS REAL)
+"""
+_ENTRY = f"{_USE}, CAST(model_name AS TEXT), CAST(length AS INTEGER), CAST(tokens AS BLOB)"
 
-LENGTHS = "SELECT DISTINCT length FROM entries WHERE last_block IN ({})"
+# Both become parts of paths.
+_NAMED = "key NOT GLOB '*[^0-9a-f]*' AND model NOT GLOB '*[^0-9a-f]*'"
+
+LENGTHS = "SELECT DISTINCT CAST(length AS INTEGER) FROM entries WHERE last_block IN ({})"
 LONGEST = f"SELECT {_ENTRY} FROM entries WHERE key IN ({{}}) ORDER BY length DESC LIMIT 1"
 HAS_BLOCK = "SELECT EXISTS (SELECT 1 FROM blocks WHERE hash = ?)"
 WITH_BLOCK = f"""
@@ -53,5 +61,5 @@ ADD_BLOCK = "INSERT INTO blocks VALUES (?, ?, ?)"
 REMOVE_ENTRY = "DELETE FROM entries WHERE key = ? AND digest = ?"
 REMOVE_BLOCKS = "DELETE FROM blocks WHERE key = ?"
 COUNT_USE = "UPDATE entries SET hits = hits + 1, last_use = ? WHERE key = ?"
-ENTRIES = f"SELECT {_ENTRY} FROM entries ORDER BY model_name, model, key"
-USES = "SELECT key, model, nbytes, digest, seconds, hits, last_use FROM entries"
+ENTRIES = f"SELECT {_ENTRY} FROM entries WHERE {_NAMED} ORDER BY model_name, model, key"
+USES = f"SELECT {_USE} FROM entries WHERE {_NAMED}"

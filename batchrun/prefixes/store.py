@@ -146,15 +146,10 @@ class PrefixStore:
         options += [(common_length(tokens, e.tokens), e) for e in index.sharing(hashes)]
         options.sort(key=lambda option: (-option[0], option[1].nbytes))
         for length, entry in options:
-            if entry is whole or self._is_consistent(entry):
+            if entry.is_consistent:
                 seconds = entry.seconds * length / entry.length
                 return Found(entry.key, entry.digest, length, entry.length, entry.nbytes, seconds)
         return None
-
-    def _is_consistent(self, entry: Entry) -> bool:
-        """Whether the tokens that the index has for an entry are those of its name."""
-        hashes = chain(self._model, entry.tokens)
-        return key_of(hashes, entry.tokens, entry.length) == entry.key
 
     def _read(self, found: Found) -> list[Any] | None:
         fault = upkeep.fault(self._folder, self._model, found.key, found.digest)
@@ -184,15 +179,15 @@ class PrefixStore:
             raise packing.NotStorable("too much was waiting to be written")
         data = _serialised(packed, key)
         entry = Entry(
-            key,
-            self._model,
-            self._model_name,
-            length,
+            key=key,
+            model=self._model,
             nbytes=len(data),
             digest="",
             seconds=seconds,
             hits=0,
             last_use=0.0,
+            model_name=self._model_name,
+            length=length,
             tokens=tokens,
         )
         return Draft(entry, data, packed.is_trimmable)

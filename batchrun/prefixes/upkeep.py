@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from batchrun.prefixes import files
-from batchrun.prefixes.index import Damaged, Entry, Index, Use, remove_index
+from batchrun.prefixes.index import Damaged, Index, Use, remove_index
 
 
 def open_index(folder: Path) -> Index:
@@ -23,23 +23,24 @@ def open_index(folder: Path) -> Index:
 
 
 def sweep(folder: Path, index: Index) -> None:
-    """Removes leftovers, files that the index does not know, and entries whose file is gone.
+    """Removes leftovers, files that the index does not know, and entries that are damaged or whose
+    file is gone.
 
     Raises OSError, sqlite3.Error.
     """
     files.remove_leftovers(folder)
     with index.writing():
-        known = {files.path_of(folder, use.model, use.key): use for use in index.uses()}
+        known = {files.path_of(folder, e.model, e.key): e for e in index.entries()}
         found = {
             path for models in files.model_folders(folder) for path in files.entry_files(models)
         }
         for path in found - known.keys():
             files.discard(path)
-        for path in known.keys() - found:
-            index.remove(known[path].key, known[path].digest)
+        bad = [e for path, e in known.items() if path not in found or not e.is_consistent]
+        remove(folder, index, bad)
 
 
-def remove(folder: Path, index: Index, uses: Iterable[Use | Entry]) -> int:
+def remove(folder: Path, index: Index, uses: Iterable[Use]) -> int:
     """To be called within `index.writing`; returns how many were still there.
 
     Raises sqlite3.Error.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchrun.prefixes import saver
+from batchrun.prefixes import catalog, saver
 from batchrun.prefixes.index import NAME
 from tests.prefixes.builders import (
     OTHER_MODEL,
@@ -111,13 +111,44 @@ def test_an_index_that_mixes_two_entries_up_gives_neither(tmp_path: Path) -> Non
         assert "holds other tokens" in store.notes[0]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "tokens = 'text'",
+        "tokens = zeroblob(800)",
+        "length = 0",
+        "length = 150",
+        "length = 'many'",
+        "length = 10000",
+        "digest = x'ff'",
+        "nbytes = 'large', hits = 'often', last_use = x'00', seconds = 'long', model = 7",
+    ],
+)
+def test_values_in_the_index_that_cannot_be(change: str, tmp_path: Path) -> None:
+    saved(tmp_path, ONE)
+    with sqlite3.connect(tmp_path / NAME) as db:
+        db.execute(f"UPDATE entries SET {change}")
+    db.close()
+    for token_ids in (ONE, ONE[:150], [*ONE, 1]):
+        with opened(tmp_path) as store:
+            assert loaded(store, token_ids) in (None, ONE[: len(token_ids)])
+            store.save(TWO, kv_caches(TWO), 1.0)
+            assert "digest" in change or store.notes == []
+
+
 def test_tokens_in_the_index_that_are_not_the_entrys_give_no_part_of_it(tmp_path: Path) -> None:
     saved(tmp_path, ONE)
     with sqlite3.connect(tmp_path / NAME) as db:
-        db.execute("UPDATE entries SET tokens = substr(tokens, 1, 400) || zeroblob(400)")
+        (tokens,) = db.execute("SELECT tokens FROM entries").fetchone()
+        db.execute("UPDATE entries SET tokens = ?", (tokens[:400] + bytes(400),))
     db.close()
     with opened(tmp_path) as store:
         assert store.find(ONE[:150]) is None
+        assert store.find(ONE) is None
+        assert store.notes == []
+    saved(tmp_path, ONE)
+    with opened(tmp_path) as store:
+        assert loaded(store, ONE[:150]) == ONE[:150]
 
 
 def test_an_entry_replaced_by_another_process_is_not_removed_with_the_old_one(
@@ -209,6 +240,32 @@ def test_a_folder_that_cannot_be_one(what: str, tmp_path: Path) -> None:
         store.save(ONE, kv_caches(ONE), 1.0)
     assert len(store.notes) == 1
     assert str(folder) in store.notes[0]
+
+
+def test_an_index_of_another_user_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, ONE)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with opened(tmp_path) as store:
+        assert store.find(ONE) is None
+    assert store.notes == [
+        f"Stored prefixes are not used, in {tmp_path}: it belongs to another user"
+    ]
+
+
+def test_an_index_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "prefixes", tmp_path / "model" / "model.safetensors"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text("theirs")
+    saved(folder, ONE)
+    with sqlite3.connect(folder / NAME) as db:
+        db.execute("UPDATE entries SET model = '../model', key = 'model'")
+    db.close()
+    saved(folder, TWO, max_bytes=50_000, seconds=1e9)
+    catalog.prune(folder, 0)
+    catalog.clear(folder, None)
+    assert elsewhere.read_text() == "theirs"
 
 
 def test_a_folder_removed_during_the_run(tmp_path: Path) -> None:

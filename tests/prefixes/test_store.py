@@ -116,6 +116,7 @@ def test_a_prefix_is_written_once(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.save(prompt(70), kv_caches(prompt(70)), 1.0)
         store.save(prompt(70), kv_caches(prompt(70)), 1.0)
+    assert store.notes == []
     written = store.bytes_written
     assert [path.stat().st_size for path in entry_files(tmp_path)] == [written]
     with opened(tmp_path) as store:
