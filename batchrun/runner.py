@@ -14,12 +14,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from batchrun import device, models, sink
+from batchrun import device, folders, models, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine import Engine
 from batchrun.engine.stats import EngineStats
 from batchrun.ledger import Ledger
 from batchrun.plan import in_running_order
+from batchrun.prefixes.store import PrefixStore, fingerprint
 from batchrun.prepare import Ahead, Preparer
 from batchrun.records import Failure, Prompt, Request
 from batchrun.report.meter import Meter
@@ -122,38 +123,74 @@ def _expected(config: RunConfig) -> int | None:
 def _answer_rows(
     config: RunConfig, start: _Start, journal: sink.Journal, meter: Meter, stop: Stop
 ) -> _Ended:
-    """Every row through the engine into the journal."""
-    files, words = start.files, start.words
-    with ExitStack() as stack:
-        # Rows are read and prepared while the weights load.
-        ahead = stack.enter_context(_read_ahead(config, start, meter))
-        machine = device.prepare()
-        stack.enter_context(device.limits(machine))
-        ledger = Ledger(journal, meter, model=files.name, decoder=words.tokenizer)
+    """Every row into the journal, those through the engine that need it."""
+    files = start.files
+    machine = device.prepare()
+    # Rows are read and prepared while the weights load.
+    with _read_ahead(config, start, meter) as ahead, device.limits(machine):
+        ledger = Ledger(journal, meter, model=files.name, decoder=start.words.tokenizer)
         prompts = _wanted(config, meter, stop, ledger.admit(ahead))
         ended = _Ended(EngineStats(), files.name, machine, files.notes)
         first = next((prompt for prompt in prompts if prompt is not None), None)
         if first is not None:  # else there is nothing to compute, and no need of the weights
             with meter.phase("load"):
                 model = models.load(files, config.model, machine)
-                engine = _engine(config, model, machine)
-            ended = _Ended(engine.stats, files.name, machine, model.notes)
             ordered = in_running_order(chain([first], prompts), window=config.window)
-            turns = engine.run(_wanted(config, meter, stop, ordered))
-            with closing(Progress(quiet=config.quiet)) as progress:
-                for finished in turns:
-                    with meter.phase("write"):
-                        ledger.record(finished)
-                    progress.update(meter, engine.stats)
-                    if stop.is_over or _too_many_failures(config, meter):
-                        break
+            wanted = _wanted(config, meter, stop, ordered)
+            ended = _compute(config, model, machine, wanted, ledger, meter, stop)
         journal.commit()
-        if _too_many_failures(config, meter):
-            reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
-            return replace(ended, outcome="failed", reason=reason)
-        if not ledger.is_complete:
-            return replace(ended, outcome="stopped", reason=stop.reason)
-        return ended
+    if _too_many_failures(config, meter):
+        reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
+        return replace(ended, outcome="failed", reason=reason)
+    if not ledger.is_complete:
+        return replace(ended, outcome="stopped", reason=stop.reason)
+    return ended
+
+
+def _compute(
+    config: RunConfig,
+    model: models.LoadedModel,
+    machine: device.Device,
+    prompts: Iterable[Prompt | None],
+    ledger: Ledger,
+    meter: Meter,
+    stop: Stop,
+) -> _Ended:
+    """Run `prompts` through the engine until they are done or the run has to end."""
+    with ExitStack() as stack:
+        store = _prefix_store(config, model)
+        if store is not None:
+            stack.enter_context(closing(store))
+        with meter.phase("load"):
+            engine = Engine(
+                model,
+                model.tokenizer.tokenizer,
+                model.eos_token_ids,
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                kv_bytes=device.memory_for_kv(machine, model.weights_bytes),
+                store=store,
+            )
+        with closing(Progress(quiet=config.quiet)) as progress:
+            for finished in engine.run(prompts):
+                with meter.phase("write"):
+                    ledger.record(finished)
+                progress.update(meter, engine.stats)
+                if stop.is_over or _too_many_failures(config, meter):
+                    break
+    notes = (*model.notes, *(store.notes if store is not None else ()))
+    return _Ended(engine.stats, model.name, machine, notes)
+
+
+def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore | None:
+    if not config.prefix_cache_bytes:
+        return None
+    return PrefixStore(
+        folders.prefix_cache(config.prefix_cache_dir),
+        fingerprint=fingerprint(model.identity, model.dtype),
+        model_name=model.name,
+        max_bytes=config.prefix_cache_bytes,
+    )
 
 
 def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt | Failure]:
@@ -170,17 +207,6 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
             return preparer.attempt(row)
 
     return Ahead(start.rows, prepare, depth=config.window)
-
-
-def _engine(config: RunConfig, model: models.LoadedModel, machine: device.Device) -> Engine:
-    return Engine(
-        model,
-        model.tokenizer.tokenizer,
-        model.eos_token_ids,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        kv_bytes=device.memory_for_kv(machine, model.weights_bytes),
-    )
 
 
 def _wanted(

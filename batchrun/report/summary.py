@@ -57,6 +57,19 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PromptTokens:
+    """Where the tokens of the prompts that ran came from: `computed`, from the `memory` of a row
+    before, or from the `disk` of a run before, for which `disk_bytes` were read and about
+    `seconds_saved` of prefill were not spent."""
+
+    computed: int
+    memory: int
+    disk: int
+    disk_bytes: int
+    seconds_saved: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """How full the batch was: `occupancy` is the mean share of `max_num_seqs` in a decode step."""
 
@@ -97,6 +110,7 @@ class Summary:
     finish_reasons: dict[str, int]
     errors: dict[str, ErrorSummary]
     tokens: Tokens
+    prompt_tokens: PromptTokens
     elapsed_time: float
     elapsed: dict[str, float]
     requests_per_second: float | None
@@ -159,6 +173,7 @@ def summarize(
             cached=meter.cached_tokens,
             completion=meter.completion_tokens,
         ),
+        prompt_tokens=_prompt_tokens(meter, stats),
         elapsed_time=elapsed,
         elapsed=_phases(meter, stats),
         requests_per_second=_ratio(meter.num_completed, elapsed),
@@ -228,6 +243,16 @@ def _batch(stats: EngineStats, max_num_seqs: int) -> Batch:
         decode_steps=stats.decode_steps,
         retries=stats.retries,
         kv_peak_memory=stats.kv_bytes_peak / _GB,
+    )
+
+
+def _prompt_tokens(meter: Meter, stats: EngineStats) -> PromptTokens:
+    return PromptTokens(
+        computed=meter.prompt_tokens - meter.cached_tokens,
+        memory=max(0, meter.cached_tokens - stats.disk_tokens),
+        disk=stats.disk_tokens,
+        disk_bytes=stats.disk_bytes,
+        seconds_saved=stats.disk_seconds_saved,
     )
 
 
