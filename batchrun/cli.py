@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -95,6 +96,8 @@ def run(
     Exit status: 0 every row has an answer, 1 the run failed, 2 it cannot start as asked, 3 some
     rows failed, 4 stopped early and to be continued, 75 another run holds OUTPUT.
     """
+    # Arrow's own allocator would take 30 MB more than what it holds. Read when Arrow is loaded.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     config = Flags(**flags).run_config((*inputs, *more_inputs), output)
     from batchrun.runner import execute
 
