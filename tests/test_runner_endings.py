@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import batchrun
+from batchrun import models, sink
 from batchrun.errors import RunError
 from batchrun.models import LoadedModel
 from batchrun.report.render import render
@@ -271,6 +273,35 @@ def test_max_time_ends_the_run_in_time_to_be_continued(
     assert not output.exists()
     assert "its time was up (--max-time)" in render(summary)
     assert run([first]).request_counts.reused == 1
+
+
+def test_a_signal_while_the_weights_load_ends_the_run_before_its_first_row(
+    run: Callable[..., Summary], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = models.load
+
+    def interrupted(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return load(*args)
+
+    monkeypatch.setattr(models, "load", interrupted)
+    summary = run(good(5))
+    assert (summary.exit_status, summary.request_counts.completed) == (4, 0)
+    assert not output.exists()
+
+
+def test_a_signal_while_the_output_is_written_leaves_it_whole(
+    run: Callable[..., Summary], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = sink.write_output
+
+    def interrupted(*args: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        write(*args)
+
+    monkeypatch.setattr(sink, "write_output", interrupted)
+    assert run(good(5)).exit_status == 0
+    assert len(texts(output)) == 5
 
 
 def test_a_source_that_breaks_off_is_an_error_that_loses_nothing(
