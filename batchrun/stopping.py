@@ -58,7 +58,7 @@ class Stop:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._reason = f"it was interrupted ({signal.Signals(number).name})"
         self._over_at = min(self._over_at, time.monotonic() + self._grace)
         # Python runs handlers between its own steps only; the system's default acts at once.
