@@ -103,7 +103,9 @@ def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
     is_new = not path.exists()
     journal = sink.Journal(path)
     try:
-        if config.output.exists() and not config.fresh:
+        if config.fresh:
+            journal.start_over()
+        if config.output.exists() and not journal.started_over:
             journal.import_answers(sink.read_answers(config.output, kind))
         journal.start()
     except BaseException:

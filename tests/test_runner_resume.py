@@ -234,6 +234,24 @@ def test_an_earlier_output_stands_until_the_new_one_is_whole(
     assert len(texts(output)) == 11
 
 
+def test_a_fresh_run_that_was_stopped_goes_on_as_a_fresh_one(
+    run: Callable[..., Summary], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"r{i}" for i in range(9)]
+    run(rows(*names))
+    old = finished_at(output)
+    with monkeypatch.context() as patch:
+        _stop_after(4, patch)
+        stopped = run(rows(*names), max_num_seqs=1, grace=0, fresh=True)
+    assert stopped.exit_status == 4
+    assert "Run it again without --fresh to go on from here" in render(stopped)
+
+    summary = run(rows(*names))
+    assert summary.request_counts.reused == stopped.request_counts.completed
+    assert all(moment > old[key] for key, moment in finished_at(output).items())
+    assert computed(run(rows(*names))) == 0
+
+
 def test_an_output_of_one_format_continues_in_its_own(
     run: Callable[..., Summary], output: Path, tmp_path: Path
 ) -> None:

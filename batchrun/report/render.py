@@ -68,10 +68,12 @@ def _verdict(summary: Summary) -> str:
 
 def _what_next(summary: Summary) -> list[str]:
     reason = [fit(f"{summary.reason}.")] if summary.reason else []
+    is_fresh = summary.configuration["fresh"]
+    again = "Run it again without --fresh" if is_fresh else "Run the same command again"
     if summary.status in ("stopped", "failed"):
-        return [*reason, "Run the same command again to go on from here: answers so far are kept."]
+        return [*reason, f"{again} to go on from here: answers so far are kept."]
     if summary.status == "completed_with_failures":
-        return [*reason, "Run the same command again to try only the failed rows once more."]
+        return [*reason, f"{again} to try only the failed rows once more."]
     return reason
 
 

@@ -53,6 +53,17 @@ class Journal:
             for statement in sql.START:
                 self._db.execute(statement)
 
+    @property
+    def started_over(self) -> bool:
+        """Whether this journal's first run was asked to reuse nothing: then no later one, which
+        continues it, may take over the answers of the output that stands."""
+        return bool(self._one(sql.STARTED_OVER)[0])
+
+    def start_over(self) -> None:
+        """Makes `started_over` true."""
+        with _explained(self.path):
+            self._db.execute(sql.START_OVER)
+
     def import_answers(self, answers: Iterable[Answer]) -> int:
         """Takes over the answers that are not here yet and returns their number.
 

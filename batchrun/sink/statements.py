@@ -57,6 +57,10 @@ PRAGMA wal_autocheckpoint = 8192;
 PRAGMA cache_size = -4096;
 """
 
+# Set in a journal whose run started over: the output's answers are not to come in.
+START_OVER = "PRAGMA application_id = 1"
+STARTED_OVER = "PRAGMA application_id"
+
 START = ("DELETE FROM rows", "DELETE FROM asked")
 
 ADD_ANSWER = """
