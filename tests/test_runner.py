@@ -225,6 +225,21 @@ def test_answers_do_not_depend_on_the_window(tmp_path: Path, output: Path, model
     assert answers[0] == answers[1] == answers[2]
 
 
+def test_never_more_rows_at_once_than_allowed_and_all_are_answered(
+    tmp_path: Path, model: Path
+) -> None:
+    rows = [{"prompt": f"row {i}" * (1 + i % 7), "max_tokens": 1 + i % 9} for i in range(40)]
+    path = write_jsonl(tmp_path / "in.jsonl", rows)
+    outputs = []
+    for seqs in (1, 3, 40):
+        output = tmp_path / f"at{seqs}.parquet"
+        summary = run(path, output=output, model=model, max_num_seqs=seqs)
+        assert min(seqs, 3) <= summary.batch.peak_running <= seqs
+        outputs.append(texts(output))
+    assert len(outputs[0]) == 40
+    assert outputs[1:] == outputs[:1] * 2
+
+
 def test_more_rows_than_are_read_ahead_in_bounded_memory(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
