@@ -118,9 +118,16 @@ def memory_for_kv(device: Device, weights_bytes: int) -> int:
 def peak_memory() -> PeakMemory:
     import mlx.core as mx
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
-    return PeakMemory(device=mx.get_peak_memory(), process=peak * unit)
+    return PeakMemory(device=mx.get_peak_memory(), process=_peak_process())
+
+
+def _peak_process() -> int:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+    # Not getrusage: on Linux that begins with the memory of the process that started this one.
+    lines = status.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def _kind() -> Kind:

@@ -180,3 +180,9 @@ def test_peak_memory_counts_arrays_since_limits_began() -> None:
         peak = device.peak_memory()
     assert 4 << 20 <= peak.device < 64 << 20
     assert peak.process > 10 << 20
+
+
+def test_peak_memory_is_not_that_of_the_process_that_started_this_one() -> None:
+    ballast = b"x" * (300 << 20)
+    peak = int(python("from batchrun import device; print(device.peak_memory().process)").stdout)
+    assert 10 << 20 < peak < len(ballast)
