@@ -17,7 +17,7 @@ class SourceConfig:
 
     `inputs` are files, globs or "-" for stdin. `system` and `prompt` are Jinja2 templates over a
     data-set row's columns; with neither, rows must be requests themselves. `sampling` holds the
-    values of fields that a row leaves out. `keep` names input columns to carry along; None keeps all.
+    values of fields that a row leaves out. `keep` names input columns to carry along; None is all.
     """
 
     inputs: tuple[str, ...]

@@ -97,7 +97,7 @@ class Prefix:
     """A beginning that several prompts share: computed once, and its caches kept for all of them.
 
     `token_ids` is the whole of it, `parent` a shorter prefix of itself that others share too.
-    `num_prompts` of the prompts still to come name it as theirs, not counting those that name a child.
+    `num_prompts` of the prompts still to come name it as theirs, not counting a child's.
     """
 
     token_ids: list[int]
@@ -144,7 +144,8 @@ class Completion:
 
     `token_ids` are all generated ids, a closing EOS or stop token included; `text` is their text
     without it and without a matched stop string. `stop_reason` is the stop string or stop token id
-    that ended it, None for EOS and length. `seconds` runs from the row's admission to its last token.
+    that ended it, None for EOS and length. `seconds` runs from the row's admission to its last
+    token.
     """
 
     prompt: Prompt

@@ -21,6 +21,14 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing goes into the user's cache, nor comes from it but the real model."""
+    if request.node.get_closest_marker("real_model") is None:
+        folder = request.getfixturevalue("tmp_path_factory").mktemp("cache")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`tiny_model(kind, **overrides)`: the folder of a tiny model, shared; do not write to it."""

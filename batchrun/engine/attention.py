@@ -139,7 +139,7 @@ def _whole_part(folded: mx.array, prefix: PrefixKV) -> _Part:
 
 def _weigh(scores: mx.array, values: mx.array) -> _Part:
     peak = mx.max(scores, axis=-1, keepdims=True)
-    weights = fastmath.exp(scores - peak)
+    weights = fastmath.exp_below(scores, peak)
     return _Part(weights.astype(values.dtype) @ values, peak, mx.sum(weights, -1, keepdims=True))
 
 

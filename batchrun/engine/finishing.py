@@ -1,7 +1,8 @@
 """When a sequence ends, and the text it then has.
 
-Text is decoded once, at the end. Only sequences with stop strings decode as they go, and there only
-the last few tokens, to learn that a stop string has appeared; where to cut is decided on the whole text.
+Text is decoded once, at the end. Only sequences with stop strings decode as they go, and there
+only the last few tokens, to learn that a stop string has appeared; where to cut is decided on the
+whole text.
 """
 
 from __future__ import annotations

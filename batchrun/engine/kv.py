@@ -1,9 +1,10 @@
 """The caches of a batch: one object per layer, one row per sequence.
 
 Plain KV layers are `PrefillKV` and then `RingKV`, ours: rows come and go without the others being
-copied, and a prefix that rows share exists once. Every other kind of layer (sliding window, recurrent,
-nested) keeps mlx-lm's own batch cache with its merge/extend/filter/prepare/finalize protocol. A model
-whose caches do not know how to hold several rows runs one row at a time on them as they are.
+copied, and a prefix that rows share exists once. Every other kind of layer (sliding window,
+recurrent, nested) keeps mlx-lm's own batch cache with its merge/extend/filter/prepare/finalize
+protocol. A model whose caches do not know how to hold several rows runs one row at a time on them
+as they are.
 """
 
 from __future__ import annotations
@@ -74,9 +75,11 @@ class PrefixCaches:
 
 
 def _frozen(layer: Any) -> Any:
-    if isinstance(layer, PrefillKV) and layer.keys is not None and layer.values is not None:
-        return PrefixKV(layer.keys, layer.values)
-    return layer
+    if not isinstance(layer, PrefillKV):
+        return layer
+    if layer.keys is None or layer.values is None:
+        return None
+    return PrefixKV(layer.keys, layer.values)
 
 
 class PrefillCaches:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
+from batchrun.engine import attention, fastmath
 from batchrun.engine.batch import Batch, Step
 from batchrun.engine.finishing import Decoder, Ending, Finisher
-from batchrun.engine import attention, fastmath
 from batchrun.engine.kv import CacheTraits, Model
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.probe import probe
@@ -36,7 +36,8 @@ class Engine:
 
     `model` is as in `engine.kv.Model`; `tokenizer` turns ids into text. At most
     `max_num_batched_tokens` prompt tokens are prefilled in one turn. `kv_bytes` bounds the memory
-    of all KV caches. `store` keeps shared prefixes between runs. Model and engine belong to the thread that made them, as MLX's streams do.
+    of all KV caches. `store` keeps shared prefixes between runs. Model and engine belong to the
+    thread that made them, as MLX's streams do.
     """
 
     def __init__(
@@ -72,7 +73,9 @@ class Engine:
         self._limit = max_num_seqs
         self._finished_since_retry = 0
         self._done: list[Completion | Failure] = []
-        self._reset()
+        self._in_flight: Step | None = None
+        self._prefill: Prefill | None = None
+        self._batch = self._new_batch()
 
     def run(self, prompts: Iterable[Prompt | None]) -> Iterator[list[Completion | Failure]]:
         """Yield what each turn finished, perhaps nothing, until every prompt is done.
@@ -90,7 +93,8 @@ class Engine:
                 self._finish(sequence, Ending("length"))
             try:
                 self._turn()
-            except Exception as error:  # models raise anything; whose fault it is, _retry finds out
+            # Models raise anything; which row's fault it is, _retry finds out.
+            except Exception as error:  # noqa: BLE001
                 self._retry(error)
             self._note()
             done, self._done = self._done, []
@@ -242,9 +246,12 @@ class Engine:
         return [s for s in everyone.values() if s.ending is None]
 
     def _reset(self) -> None:
-        self._in_flight: Step | None = None
-        self._prefill: Prefill | None = None
-        self._batch = Batch(
+        self._in_flight = None
+        self._prefill = None
+        self._batch = self._new_batch()
+
+    def _new_batch(self) -> Batch:
+        return Batch(
             self._model,
             max_rows=self._max_num_seqs,
             vocab_size=self._vocab_size,

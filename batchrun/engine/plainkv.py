@@ -24,14 +24,15 @@ class PrefixKV:
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixState:
     """The caches after a prefix of `length` tokens, one per layer: `PrefixKV` for plain layers,
-    for others the layer's own cache of one sequence, not to be written to."""
+    None for those that the model does not use, and for other kinds the layer's own cache of one
+    sequence, not to be written to."""
 
     length: int
     layers: list[Any]
 
     @property
     def nbytes(self) -> int:
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self.layers if layer is not None)
 
 
 class PrefillKV:
@@ -87,7 +88,7 @@ class PrefillKV:
         return _after(self.prefix.keys, keys), _after(self.prefix.values, values)
 
     def repeat_prefix(self, rows: int) -> None:
-        """Give each of `rows` rows a copy of the prefix as its own tokens, instead of sharing it."""
+        """Give each of `rows` rows a copy of the prefix as its own tokens."""
         if self.prefix is not None:
             self.keys = mx.repeat(self.prefix.keys, rows, axis=0)
             self.values = mx.repeat(self.prefix.values, rows, axis=0)

@@ -70,7 +70,8 @@ def _why_not(model: Model, prefix: list[int], *, shares: bool) -> str | None:
     alone = [_logits_alone(model, prompt) for prompt in prompts]
     try:
         together, attended, saw_window = _logits_together(model, prefix, shares=shares)
-    except Exception as error:  # whatever a model does with a batch, one row alone still works
+    # Whatever a model does with a batch, one row alone still works.
+    except Exception as error:  # noqa: BLE001
         return f"it fails on a batch ({type(error).__name__}: {error})"
     num_plain = sum(map(is_plain, model.make_cache()))
     if shares and (attended != num_plain or saw_window):

@@ -3,7 +3,8 @@
 All rows write their next token into the same column, and columns are used in a circle: a row of
 n tokens lives in the n columns before the write position, wherever that is. So a row joins by
 copying its own tokens only, leaves by being forgotten, and no row is ever shifted because of
-another. Attention does not mind the order of keys; a mask by age says which columns are a row's own.
+another. Attention does not mind the order of keys; a mask by age says which columns are a row's
+own.
 Rows that share a prefix have only what follows it here; the prefix itself is kept once.
 
 `Ring` is that geometry, the same for every layer; `RingKV` is one layer's keys and values, with the
@@ -38,7 +39,7 @@ class Relayout:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rows that share a prefix; `rows` int32 are their places, all there are if `is_everyone`."""
+    """The rows that share a prefix; `rows` int32 are their places, all if `is_everyone`."""
 
     state: PrefixState
     rows: mx.array
@@ -69,7 +70,9 @@ class Ring:
         self.saw_window = False
         self._max_rows = max_rows
         self._prefixes: list[PrefixState | None] = []
-        self._forget()
+        self._offset: mx.array | None = None
+        self._bias: mx.array | None = None
+        self._mask: mx.array | None = None
 
     @property
     def rows(self) -> int:
@@ -162,7 +165,7 @@ class Ring:
 
     def _regroup(self) -> None:
         members: dict[int, list[int]] = {}
-        loners = []
+        loners: list[int] = []
         for row, state in enumerate(self._prefixes):
             (members.setdefault(id(state), []) if state else loners).append(row)
         self.groups = [
@@ -177,9 +180,7 @@ class Ring:
 
     def _forget(self) -> None:
         """What was worked out for the current step no longer holds."""
-        self._offset: mx.array | None = None
-        self._bias: mx.array | None = None
-        self._mask: mx.array | None = None
+        self._offset = self._bias = self._mask = None
 
 
 class RingKV:
@@ -202,7 +203,9 @@ class RingKV:
 
     @property
     def nbytes(self) -> int:
-        return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
+        return (
+            0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
+        )
 
     def empty(self) -> bool:
         return self.keys is None
@@ -211,7 +214,10 @@ class RingKV:
         return max(self.ring.lengths)
 
     def make_mask(
-        self, num_tokens: int, return_array: bool = False, window_size: int | None = None
+        self,
+        num_tokens: int,
+        return_array: bool = False,  # noqa: ARG002 mlx-lm's signature
+        window_size: int | None = None,
     ) -> mx.array:
         self._check_single(num_tokens)
         return self.ring.mask(window_size)

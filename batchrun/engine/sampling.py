@@ -1,8 +1,9 @@
 """The next token of every row of a batch, chosen in a few array operations.
 
 Rows differ in every parameter. What only some rows ask for (penalties, bias, randomness,
-log-probabilities) is computed for those rows alone, and nothing of it for an all-greedy batch. A `Sampler` is
-built whenever the rows of a batch change; from then on its state follows the tokens on the device.
+log-probabilities) is computed for those rows alone, and nothing of it for an all-greedy batch. A
+`Sampler` is built whenever the rows of a batch change; from then on its state follows the tokens on
+the device.
 
 Order of operations, as in vLLM: logit bias, penalties, temperature, top-k, top-p, min-p.
 """
@@ -135,7 +136,9 @@ class _Draws:
         sampling = [row.prompt.sampling for row in self._rows]
         self._places = mx.array([place for place, _ in places])
         self._temperature = _column([s.temperature for s in sampling])
-        self._min_p = _column([s.min_p for s in sampling]) if any(s.min_p for s in sampling) else None
+        self._min_p = (
+            _column([s.min_p for s in sampling]) if any(s.min_p for s in sampling) else None
+        )
         self._sorts = any(s.top_k or s.top_p < 1 for s in sampling)
         self._top_p = _column([s.top_p for s in sampling])
         self._top_k = mx.array([[s.top_k or np.iinfo(np.int32).max] for s in sampling])

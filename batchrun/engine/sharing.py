@@ -1,6 +1,6 @@
-"""Shared prefixes: each is prefilled once, alone, up to exactly where it ends, and the caches of that
-moment serve every prompt that begins so, whatever kind of layers a model has. What an earlier run
-left on disk is not computed at all.
+"""Shared prefixes: each is prefilled once, alone, up to exactly where it ends, and the caches of
+that moment serve every prompt that begins so, whatever kind of layers a model has. What an earlier
+run left on disk is not computed at all.
 """
 
 from __future__ import annotations
@@ -168,12 +168,14 @@ class PrefixPool:
         return PrefixState(found.length, [self._from_mlx_lm(cache) for cache in caches])
 
     def _from_mlx_lm(self, cache: Any) -> Any:
-        if self._traits.batched and is_plain(cache):
-            return PrefixKV(*cache.keys_and_values())
-        return cache
+        if not self._traits.batched or not is_plain(cache):
+            return cache
+        return None if cache.empty() else PrefixKV(*cache.keys_and_values())
 
 
 def _to_mlx_lm(layer: Any) -> Any:
+    if layer is None:
+        return KVCache()
     if not isinstance(layer, PrefixKV):
         return layer
     cache = KVCache()

@@ -164,7 +164,9 @@ def test_ids_past_the_tokenizers_vocabulary_have_no_text_and_do_no_harm(tiny_mod
     model = load(tiny_model("llama", vocab_size=512))
     padded = tuple((token, 100.0) for token in range(400, 512))
     prompts = [prompt(0, [5, 6], max_tokens=4, logit_bias=padded), prompt(1, [5, 6], max_tokens=4)]
-    finished = {item.prompt.row.index: item for item in run(Engine(model, model.tokenizer), prompts)}
+    finished = {
+        item.prompt.row.index: item for item in run(Engine(model, model.tokenizer), prompts)
+    }
     assert all(token >= 400 for token in finished[0].token_ids)
     assert finished[0].text == ""
     assert finished[1].text

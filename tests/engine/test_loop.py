@@ -28,9 +28,7 @@ def test_every_row_is_answered_once_and_right(rows, max_num_seqs, max_num_batche
         prompt(i, [0] * (length - 1) + [last], max_tokens=tokens)
         for i, (length, last, tokens) in enumerate(rows)
     ]
-    runner = engine(
-        model, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
-    )
+    runner = engine(model, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
     model.widths.clear(), model.rows.clear()
     answers = by_row(run(runner, prompts))
     assert answers == {i: expected(last, tokens) for i, (_, last, tokens) in enumerate(rows)}
@@ -109,7 +107,9 @@ def test_one_row_that_raises_fails_alone():
     prompts.insert(11, prompt(99, [40], max_tokens=8))  # meets the poison at its fifth step
     finished = run(engine(CountingModel(poison=45), max_num_seqs=8), prompts)
     failures = [item for item in finished if isinstance(item, Failure)]
-    assert [(f.row.index, f.error.code, f.key) for f in failures] == [(99, "engine_error", "key-99")]
+    assert [(f.row.index, f.error.code, f.key) for f in failures] == [
+        (99, "engine_error", "key-99")
+    ]
     assert "poisoned" in failures[0].error.message
     answers = by_row([item for item in finished if isinstance(item, Completion)])
     assert answers == {i: expected(20 + i % 3, 8) for i in range(20)}

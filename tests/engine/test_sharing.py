@@ -44,7 +44,9 @@ def some_ids(rng: random.Random, length: int) -> list[int]:
     return [rng.randrange(3, tiny.VOCAB_SIZE) for _ in range(length)]
 
 
-def rows_of(prefix: Prefix | None, suffixes: list[list[int]], first: int, **sampling) -> list[Prompt]:
+def rows_of(
+    prefix: Prefix | None, suffixes: list[list[int]], first: int, **sampling
+) -> list[Prompt]:
     from dataclasses import replace
 
     start = prefix.token_ids if prefix else []
