@@ -67,6 +67,7 @@ def _write_rows(path: Path, count: int) -> None:
 
 def _start(source: Path, output: Path, model: Path) -> subprocess.Popen[bytes]:
     flags = ["--output", output, "--model", model, "--quiet"]
+    flags += ["--prefix-cache-dir", output.parent / "prefixes"]
     command = [sys.executable, "-m", "batchrun", source, *flags]
     return subprocess.Popen(list(map(str, command)), cwd=ROOT)
 

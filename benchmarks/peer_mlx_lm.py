@@ -11,17 +11,15 @@ BATCHRUN_BLAS=off leaves mlx-lm as it is installed.
 from __future__ import annotations
 
 import json
-import resource
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from batchrun import blas
+from batchrun import device
 
-BLAS = blas.load() if sys.platform == "linux" else "accelerate"  # before MLX is imported
+BLAS = device.prepare().blas  # before anything else imports MLX
 
 import mlx.core as mx  # noqa: E402
 from mlx_lm import load  # noqa: E402
@@ -57,12 +55,13 @@ def main(model: str, rows: Path, answers: Path, dtype: str, max_num_seqs: int) -
         for row, token_ids in zip(asked, tokens, strict=True):
             text = tokenizer.decode(token_ids, skip_special_tokens=True)
             file.write(json.dumps({"custom_id": row["custom_id"], "text": text}) + "\n")
+    peak = device.peak_memory()
     figures = {
         "seconds": seconds,
-        "prompt_tps": stats.prompt_tokens / stats.prompt_time,
+        "prompt_tps": sum(map(len, prompts)) / stats.prompt_time,
         "decode_tps": stats.generation_tokens / stats.decode_time,
-        "process_bytes": _peak_process_bytes(),
-        "array_bytes": mx.get_peak_memory(),
+        "process_bytes": peak.process,
+        "array_bytes": peak.device,
         "blas": BLAS,
     }
     print(json.dumps(figures))
@@ -91,11 +90,6 @@ def _generate(
                 tokens[response.uid].append(response.token)
             running -= response.finish_reason is not None
     return list(tokens.values())
-
-
-def _peak_process_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes
 
 
 if __name__ == "__main__":

@@ -109,13 +109,14 @@ def run_batchrun(job: Job) -> Outcome:
     """The command itself; "rows" leaves out only the loading of the model."""
     output = job.folder / "ours.jsonl"
     flags = ["--output", output, "--max-num-seqs", job.max_num_seqs, "--fresh", "--json", "--quiet"]
+    flags += ["--no-prefix-cache"]  # what an earlier round left on disk would be an advantage
     if job.model:
         flags += ["--model", job.model]
     report, seconds = _run(["-m", "batchrun", job.file, *flags])
     figures = Figures(
         rows=job.rows / (report["elapsed_time"] - report["elapsed"]["load"]),
         rows_whole_process=job.rows / seconds,
-        prompt_tokens=report["prompt_tps"],
+        prompt_tokens=report["tokens"]["prompt"] / report["elapsed"]["prefill"],
         decode_tokens=report["generation_tps"],
         memory_process=report["peak_process_memory"],
         memory_arrays=report["peak_memory"],
@@ -150,8 +151,6 @@ def _job(folder: Path, workload: str, rows: int, model: str | None, max_num_seqs
 
 def _run(command: Sequence[object], **environment: str) -> tuple[dict[str, Any], float]:
     """What a Python process prints, and how many seconds it took from start to end."""
-    paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
-    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONWARNINGS": "ignore"}
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, *map(str, command)],
