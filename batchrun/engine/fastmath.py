@@ -1,15 +1,22 @@
 """Exponentials for a Linux CPU, where MLX's own take some ten times longer than they need.
 
-2^x by splitting off the whole part, which goes into the exponent bits, and a polynomial for the
-rest (Cody and Waite, Software Manual for the Elementary Functions, 1980): relative error below 3e-7
-in float32. Only plain arithmetic, so that MLX fuses it into one loop. Off on Metal and CUDA.
+e^x = 2^n e^r, where the whole number n goes into the exponent bits, and a polynomial gives e^r
+(Cody and Waite, Software Manual for the Elementary Functions, 1980). Activations that models call
+inside traces of no fixed shape, where MLX cannot look at bits, take MLX's power instead: slower
+than that, and still much faster than its exp. Results above 1e-35 are right to 3e-7 of themselves,
+smaller ones stay small. For inference: gradients are not those of the functions. Off on Metal and
+CUDA.
 """
 
 from __future__ import annotations
 
+import math
 import sys
+from functools import partial
 
 import mlx.core as mx
+import mlx.nn as nn
+from mlx.nn.layers import activations as mlx_activations
 from mlx_lm.models import activations
 
 from batchrun.engine.kv import Model
@@ -17,44 +24,77 @@ from batchrun.engine.kv import Model
 IS_ON = mx.default_device() == mx.Device(mx.cpu) and sys.platform == "linux"
 
 _LOG2_E = 1.4426950408889634
-# 2^r for r from -1/2 to 1/2: coefficients of r, r^2, ...
+# ln 2 in two parts: whole numbers of up to 15 bits times the first are exact.
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+# e^r - 1 - r over r^2, with the least relative error for r from -ln(2)/2 to ln(2)/2.
 _SERIES = (
-    0.6931471805599453,
-    0.2402265069591007,
-    0.05550410866482158,
-    0.009618129107628477,
-    0.0013333558146428443,
-    0.00015403530393381608,
+    0.4999999333346331,
+    0.16666518938415292,
+    0.04166840797925596,
+    0.00836892181137225,
+    0.0013814173840300547,
 )
 # Adding this to a float32 leaves its nearest whole number in the lowest bits.
 _ROUND = 12582912.0
 # Beyond these the exponent bits overflow.
-_LOWEST, _HIGHEST = -126.0, 126.0
+_LOWEST, _HIGHEST = -87.0, 87.0
+
+# The float32 nearest to e, and how far its logarithm is from 1.
+_E = 2.7182817459106445
+_SHORT_OF_E = 1.0 - math.log(_E)
+
+# gelu_approx(x) is x / (1 + e^-(x (a + b x^2))): tanh written as what it is made of.
+_GELU_A = 2 * math.sqrt(2 / math.pi)
+_GELU_B = 0.044715 * _GELU_A
+
+_upstream_swiglu = activations.swiglu
+_upstream_silu = nn.silu
+_upstream_gelu_approx = nn.gelu_approx
 
 
-def _exp2(x: mx.array) -> mx.array:
-    """2^x for x within _LOWEST and _HIGHEST."""
-    shifted = x + _ROUND
-    rest = x - (shifted - _ROUND)
+def _exp(x: mx.array) -> mx.array:
+    """e^x for x within _LOWEST and _HIGHEST."""
+    shifted = x * _LOG2_E + _ROUND
+    whole = shifted - _ROUND
+    rest = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
     # In pairs (Estrin's scheme): MLX fuses expressions only up to a certain depth.
-    a, b, c, d, e, f = _SERIES
+    a, b, c, d, e = _SERIES
     square = rest * rest
-    high = (c + d * rest) + square * (e + f * rest)
-    series = (1.0 + a * rest) + square * (b + rest * high)
-    return series * ((shifted.view(mx.int32) << 23) + (127 << 23)).view(mx.float32)
+    series = (a + b * rest) + square * (c + rest * (d + e * rest))
+    power = ((shifted.view(mx.int32) << 23) + (127 << 23)).view(mx.float32)
+    return (1.0 + (rest + square * series)) * power
 
 
 def _exp_below(scores: mx.array, peak: mx.array) -> mx.array:
-    return _exp2(mx.maximum((scores - peak) * _LOG2_E, _LOWEST))
+    return _exp(mx.maximum(scores - peak, _LOWEST))
 
 
 def _swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    power = mx.minimum(mx.maximum(gate * -_LOG2_E, _LOWEST), _HIGHEST)
-    return x * (gate / (1.0 + _exp2(power)))
+    return x * (gate / (1.0 + _exp(_within_range(-gate))))
+
+
+def _within_range(x: mx.array) -> mx.array:
+    return mx.minimum(mx.maximum(x, _LOWEST), _HIGHEST)
 
 
 _fused_exp_below = mx.compile(_exp_below)
 _fused_swiglu = mx.compile(_swiglu)
+
+
+@partial(mx.compile, shapeless=True)
+def _silu(x: mx.array) -> mx.array:
+    power = _within_range(-x)
+    return x / (1.0 + mx.power(_E, power) * (1.0 + _SHORT_OF_E * power))
+
+
+@partial(mx.compile, shapeless=True)
+def _gelu_approx(x: mx.array) -> mx.array:
+    # A float32 exponent would be off by up to 8e-6 where e^x is large.
+    wide = x.astype(mx.float64)
+    exact = _within_range(wide * (-_GELU_A - _GELU_B * wide * wide))
+    power = exact.astype(mx.float32)
+    rest = (exact - power.astype(mx.float64)).astype(mx.float32)
+    return x / (1.0 + mx.power(_E, power) * (1.0 + (_SHORT_OF_E * power + rest)))
 
 
 def exp_below(scores: mx.array, peak: mx.array) -> mx.array:
@@ -72,14 +112,25 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
     return _upstream_swiglu(gate, x)
 
 
-_upstream_swiglu = activations.swiglu
+def silu(x: mx.array) -> mx.array:
+    """x / (1 + e^-x), as MLX's, also inside traces of no fixed shape."""
+    return _silu(x) if x.dtype == mx.float32 else _upstream_silu(x)
+
+
+def gelu_approx(x: mx.array) -> mx.array:
+    """The tanh form of gelu, as MLX's, also inside traces of no fixed shape."""
+    return _gelu_approx(x) if x.dtype == mx.float32 else _upstream_gelu_approx(x)
 
 
 def install(model: Model) -> None:
-    """Have `model` use the fast forms, where they are faster."""
+    """Have `model` use the fast forms, where they are faster. All models of a process share MLX's
+    own activations, and mlx-lm's are replaced where `model` has imported them."""
     if not IS_ON:
         return
     for name in {type(module).__module__ for module in model.modules()}:
         source = vars(sys.modules[name])
         if source.get("swiglu") is _upstream_swiglu:
             source["swiglu"] = swiglu
+    for library in (nn, nn.layers, mlx_activations):
+        library.silu, library.gelu_approx = silu, gelu_approx
+    nn.SiLU.__call__ = lambda _, x: silu(x)
