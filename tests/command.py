@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +80,15 @@ class Command:
 def answers(journal: Path) -> dict[str, int]:
     """Keys of the committed answers with the moment each was finished, running or not.
 
-    A dead process's journal is copied first, so that it stays as it was left.
+    They are read from a copy, so that a dead process's journal stays as it was left.
     """
     if not journal.exists():
         return {}
     with tempfile.TemporaryDirectory() as folder:
         for path in journal.parent.glob(f"{journal.name}*"):
             if not path.name.endswith("-shm"):
-                shutil.copy(path, folder)
+                with suppress(FileNotFoundError):  # SQLite's own files come and go
+                    shutil.copy(path, folder)
         return _read(Path(folder) / journal.name)
 
 

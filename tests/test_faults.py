@@ -17,7 +17,7 @@ from tests.running import read_parquet, write_jsonl
 
 ROWS = 100
 # So few rows at a time that there is a second or two to meet them in.
-SLOW = ("--max-num-seqs", "3")
+SLOW = ("--max-num-seqs", "2")
 
 LIMITED = """
 import resource, runpy
