@@ -42,7 +42,8 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run. `window` prompts are planned together. Times are in seconds; `fail_on_error` is the
+    """One run. `max_num_seqs` None finds out how many rows at once are fastest. `window` prompts
+    are planned together. Times are in seconds; `fail_on_error` is the
     number of failed rows (1 or more), or their share of all rows (below 1), that makes the run
     stop as failed; None never does.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
@@ -51,7 +52,7 @@ class RunConfig:
     output: Path
     model: ModelConfig = field(default_factory=ModelConfig)
     format: OutputFormat | None = None
-    max_num_seqs: int = 32
+    max_num_seqs: int | None = 32
     max_num_batched_tokens: int = 2048
     window: int = 4096
     prefix_cache_dir: Path | None = None

@@ -57,7 +57,7 @@ class Flags:
     min_p: float = _SAMPLING.min_p
     stop: str | Sequence[str] = ()
     seed: int | None = None
-    max_num_seqs: int = RunConfig.max_num_seqs
+    max_num_seqs: int | str | None = RunConfig.max_num_seqs
     max_num_batched_tokens: int = RunConfig.max_num_batched_tokens
     window: int = RunConfig.window
     prefix_cache_dir: str | Path | None = None
@@ -92,7 +92,7 @@ class Flags:
             output=Path(output),
             model=self.model_config(),
             format=_format(self.format),
-            max_num_seqs=_count("max_num_seqs", self.max_num_seqs),
+            max_num_seqs=_max_num_seqs(self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
             prefix_cache_dir=None if self.prefix_cache_dir is None else Path(self.prefix_cache_dir),
             prefix_cache_bytes=self._prefix_cache_bytes(),
@@ -156,6 +156,19 @@ def _count(name: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{_flag(name)} must be a whole number of at least 1, not {value!r}")
     return value
+
+
+def _max_num_seqs(value: int | str | None) -> int | None:
+    """None for "auto". From the command, numbers come as text."""
+    if value is None or value == "auto":
+        return None
+    if not isinstance(value, str):
+        return _count("max_num_seqs", value)
+    if not value.isdecimal() or int(value) == 0:
+        raise UsageError(
+            f"--max-num-seqs must be auto or a whole number of at least 1, not {value!r}"
+        )
+    return int(value)
 
 
 def _seed(value: int | None) -> int | None:

@@ -233,11 +233,10 @@ PREFIX_CACHE_SIZE = _speed(
 SPEED = (
     _speed(
         "--max-num-seqs",
-        type=int,
-        metavar="N",
+        metavar="INTEGER|auto",
         default=Flags.max_num_seqs,
         show_default=True,
-        help="Most answers generated at once.",
+        help="Most answers generated at once; auto finds out how many are fastest.",
     ),
     _speed(
         "--max-num-batched-tokens",

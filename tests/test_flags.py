@@ -141,6 +141,11 @@ def test_no_prefix_cache_is_one_of_no_bytes(rows: Path, output: Path) -> None:
     assert flags.run_config([rows], output).prefix_cache_bytes == 0
 
 
+@pytest.mark.parametrize(("given", "most"), [(4, 4), ("4", 4), ("auto", None), (None, None)])
+def test_rows_at_once(given: Any, most: int | None, rows: Path, output: Path) -> None:
+    assert Flags(max_num_seqs=given).run_config([rows], output).max_num_seqs == most
+
+
 @pytest.mark.parametrize(
     ("given", "limit"), [(None, None), (False, None), (True, 1), ("1", 1), (3, 3), ("0.1", 0.1)]
 )
@@ -152,6 +157,9 @@ def test_fail_on_error(given: Any, limit: float | None, rows: Path, output: Path
     ("values", "message"),
     [
         ({"max_num_seqs": 0}, "--max-num-seqs must be a whole number of at least 1, not 0"),
+        ({"max_num_seqs": "0"}, "--max-num-seqs must be auto or a whole number of at least 1, not"),
+        ({"max_num_seqs": "many"}, "--max-num-seqs must be auto or a whole number of at least 1"),
+        ({"max_num_seqs": 2.5}, "--max-num-seqs must be a whole number of at least 1, not 2.5"),
         ({"window": 0}, "--window must be a whole number of at least 1, not 0"),
         ({"max_num_batched_tokens": -1}, "--max-num-batched-tokens must be a whole number"),
         ({"max_model_len": 0}, "--max-model-len must be a whole number of at least 1, not 0"),

@@ -20,6 +20,7 @@ from batchrun.engine.queue import Queue
 from batchrun.engine.row import Sequence
 from batchrun.engine.sharing import PrefixPool, Store
 from batchrun.engine.stats import EngineStats
+from batchrun.engine.width import Width
 from batchrun.errors import RowError
 from batchrun.records import Completion, Failure, Prompt, TokenLogprob
 
@@ -32,7 +33,8 @@ DEAD_SHARE = 1 / 4
 
 
 class Engine:
-    """Runs prompts through `model`, up to `max_num_seqs` sequences at once.
+    """Runs prompts through `model`, up to `max_num_seqs` sequences at once; None finds out how many
+    are fastest.
 
     `model` is as in `engine.kv.Model`; `tokenizer` turns ids into text. At most
     `max_num_batched_tokens` prompt tokens are prefilled in one turn. `kv_bytes` bounds the memory
@@ -46,7 +48,7 @@ class Engine:
         tokenizer: Decoder,
         eos_token_ids: frozenset[int] = frozenset(),
         *,
-        max_num_seqs: int = 32,
+        max_num_seqs: int | None = 32,
         max_num_batched_tokens: int = 2048,
         kv_bytes: int | None = None,
         store: Store | None = None,
@@ -68,10 +70,8 @@ class Engine:
         self._vocab_size = traits.vocab_size
         self._finisher = Finisher(tokenizer, eos_token_ids)
         self._queue = Queue(self._finisher, self._pool, traits.costs, kv_bytes)
-        self._max_num_seqs = max_num_seqs
+        self._width = Width(max_num_seqs, self._would_fit, self.stats.notes)
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._limit = max_num_seqs
-        self._finished_since_retry = 0
         self._done: list[Completion | Failure] = []
         self._in_flight: Step | None = None
         self._prefill: Prefill | None = None
@@ -88,7 +88,7 @@ class Engine:
         while not self._is_idle:
             if self._has_room:
                 # Outside the guard: what the source raises is not the running rows' fault.
-                self._queue.refill(self._limit - len(self._batch.live))
+                self._queue.refill(self._width.limit - len(self._batch.live))
             for sequence in self._queue.take_empty():
                 self._finish(sequence, Ending("length"))
             try:
@@ -107,14 +107,16 @@ class Engine:
     @property
     def _has_room(self) -> bool:
         live = len(self._batch.live)
-        return live == 0 or self._limit - live >= max(1, int(self._limit * JOIN_SHARE))
+        return live == 0 or self._width.limit - live >= max(1, int(self._width.limit * JOIN_SHARE))
 
     def _turn(self) -> None:
         if not self._may_change():
             step = self._launch()
-            self._read()
+            num_tokens = self._read()
             self._in_flight = step
+            self._width.step(num_tokens, time.perf_counter())
             return
+        self._width.pause()
         self._read()
         self._batch.drop_ended()
         self._admit()
@@ -123,7 +125,7 @@ class Engine:
         if live < (1 - DEAD_SHARE) * len(self._batch.rows) or live == 0:
             self._batch.compact()
         # A step costs nearly as much for few rows as for many: while the batch fills, it waits.
-        if live and not (is_filling and live * 2 < self._limit):
+        if live and not (is_filling and live * 2 < self._width.limit):
             self._in_flight = self._launch()
 
     def _may_change(self) -> bool:
@@ -142,7 +144,7 @@ class Engine:
             return
         live = self._batch.live
         taken = self._queue.take(
-            self._limit - len(live), live, self._max_num_batched_tokens, self._prefix_bytes()
+            self._width.limit - len(live), live, self._max_num_batched_tokens, self._prefix_bytes()
         )
         if taken:
             self._prefill = Prefill(self._model, taken, self._pool, self._traits)
@@ -151,6 +153,12 @@ class Engine:
         """Memory of every shared prefix that is kept or used."""
         states = [*self._pool.states, *self._batch.caches.ring.prefixes()]
         return sum(state.nbytes for state in {id(state): state for state in states}.values())
+
+    def _would_fit(self, num_rows: int) -> bool:
+        """Whether the KV budget allows `num_rows` rows like those that run."""
+        live = self._batch.live
+        each = sum(sequence.kv_bytes for sequence in live) / max(len(live), 1)
+        return self._queue.allows(self._prefix_bytes() + int(each * num_rows))
 
     def _advance_prefill(self) -> bool:
         """Feed one chunk of the prefill, if there is one; once all are in, the sequences join."""
@@ -163,6 +171,7 @@ class Engine:
         if prefill.is_done:
             prefill.finish()
             self._batch.compact()
+            self._batch.caches.ring.max_rows = self._width.most
             self._batch.extend(prefill)
             self._prefill = None
             self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
@@ -179,16 +188,17 @@ class Engine:
         self.stats.decode_seconds += time.perf_counter() - start
         return step
 
-    def _read(self) -> None:
-        """Take in the tokens of the step in flight, if there is one."""
+    def _read(self) -> int:
+        """Take in the tokens of the step in flight, if there is one; returns their number."""
         if self._in_flight is None:
-            return
+            return 0
         start = time.perf_counter()
         tokens = self._in_flight.read()
         self._in_flight = None
         self.stats.decode_seconds += time.perf_counter() - start
         for sequence, token_id, score in tokens:
             self._accept(sequence, token_id, score)
+        return len(tokens)
 
     def _accept(self, sequence: Sequence, token_id: int, score: TokenLogprob | None) -> None:
         self.stats.decode_tokens += 1
@@ -205,10 +215,7 @@ class Engine:
         text, ending = self._finisher.finish(sequence.token_ids, sampling, ending)
         sequence.ending = ending
         self._done.append(sequence.completion(text, ending))
-        self._finished_since_retry += 1
-        if self._finished_since_retry >= self._limit < self._max_num_seqs:
-            self._limit = min(2 * self._limit, self._max_num_seqs)
-            self._finished_since_retry = 0
+        self._width.finished()
 
     def _retry(self, error: Exception) -> None:
         """Something raised. Of several rows, half are tried again at once, and so on down to
@@ -217,16 +224,13 @@ class Engine:
         if not sequences:
             raise error
         self._reset()
-        self._finished_since_retry = 0
         self.stats.retries += 1
         if len(sequences) == 1:
             self._fail(sequences[0], error)
             return
-        self._limit = len(sequences) // 2
         if _is_out_of_memory(error):
-            self._max_num_seqs = self._limit
             self._pool.clear()
-            self.stats.notes.append(f"memory ran out: continuing with {self._limit} rows at once")
+        self._width.halve(len(sequences), for_good=_is_out_of_memory(error))
         self._queue.put_back(sequences)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
@@ -253,7 +257,7 @@ class Engine:
     def _new_batch(self) -> Batch:
         return Batch(
             self._model,
-            max_rows=self._max_num_seqs,
+            max_rows=self._width.most,
             vocab_size=self._vocab_size,
             traits=self._traits,
         )
@@ -263,6 +267,7 @@ class Engine:
         self.stats.running = len(self._batch.live) + joining
         self.stats.peak_running = max(self.stats.peak_running, self.stats.running)
         self.stats.waiting = len(self._queue)
+        self.stats.max_num_seqs = self._width.most
 
 
 def _is_out_of_memory(error: Exception) -> bool:

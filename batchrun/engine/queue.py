@@ -51,6 +51,10 @@ class Queue:
         """Nothing waits and nothing more will come."""
         return self._exhausted and not self._waiting and not self._empty
 
+    def allows(self, kv_bytes: int) -> bool:
+        """Whether caches may take so much."""
+        return self._kv_bytes is None or kv_bytes <= self._kv_bytes
+
     def feed_from(self, prompts: Iterable[Prompt | None]) -> None:
         self._source, self._exhausted = iter(prompts), False
 
@@ -89,7 +93,7 @@ class Queue:
             sequence = self._waiting[0]
             used += sequence.kv_bytes
             # With nothing else running there is no better moment to try.
-            if self._kv_bytes is not None and used > self._kv_bytes and (running or taken):
+            if not self.allows(used) and (running or taken):
                 break
             if taken and not _prefill_together([*taken, sequence], max_tokens):
                 break

@@ -55,10 +55,12 @@ class Ring:
     """Where each row's tokens are. `lengths` are tokens per row in the ring, `head` is the next
     column, `groups` say which rows share a prefix, whose tokens come before those in the ring.
 
+    `capacity` is the rows that layers have memory for, `max_rows` the most that will be needed.
     `num_attended` and `saw_window` record how models used the layers' caches.
     """
 
     def __init__(self, max_rows: int):
+        self.max_rows = max_rows
         self.lengths: list[int] = []
         self.columns = 0
         self.head = 0
@@ -68,7 +70,6 @@ class Ring:
         self.group_order = mx.array([], dtype=mx.int32)
         self.num_attended = 0
         self.saw_window = False
-        self._max_rows = max_rows
         self._prefixes: list[PrefixState | None] = []
         self._offset: mx.array | None = None
         self._bias: mx.array | None = None
@@ -124,7 +125,7 @@ class Ring:
         self.lengths.extend(lengths)
         self._prefixes.extend([prefix] * len(lengths))
         if self.rows > self.capacity:
-            self.capacity = min(self._max_rows, max(self.rows, 2 * self.capacity))
+            self.capacity = min(self.max_rows, max(self.rows, 2 * self.capacity))
         self._regroup()
 
     def retire(self, row: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 class EngineStats:
     """Running totals. Times are seconds, sizes bytes.
 
+    `max_num_seqs` is the most rows that may run at once, as far as is known.
     `row_steps` adds up the rows that each decode step really served, so that row_steps /
     decode_steps is the mean number of rows in a step. `cached_tokens` are prompt tokens that were
     not computed for their row; `disk_tokens` of them came from disk, the others from a row before.
@@ -26,6 +27,7 @@ class EngineStats:
     row_steps: int = 0
     running: int = 0
     peak_running: int = 0
+    max_num_seqs: int = 0
     waiting: int = 0
     kv_bytes_peak: int = 0
     retries: int = 0

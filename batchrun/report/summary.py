@@ -180,7 +180,7 @@ def summarize(
         tokens_per_second=_ratio(meter.completion_tokens, elapsed),
         prompt_tps=_ratio(stats.prefill_tokens, stats.prefill_seconds),
         generation_tps=_ratio(stats.decode_tokens, stats.decode_seconds),
-        batch=_batch(stats, config.max_num_seqs),
+        batch=_batch(stats, config.max_num_seqs or stats.max_num_seqs),
         peak_memory=None if peak_memory is None else peak_memory[0] / _GB,
         peak_process_memory=None if peak_memory is None else peak_memory[1] / _GB,
         model=model,
