@@ -27,7 +27,7 @@ EXAMPLES = """\
 Examples:
   batchrun samples/questions.jsonl -o answers.parquet
   batchrun samples/reviews.csv -o labels.jsonl --keep id --max-tokens 4 \\
-      --prompt "Is this review positive or negative? {{ review }}"
+      --prompt "{{ review }} Positive or negative? Answer with one word."
   batchrun check samples/questions.jsonl
 """
 

@@ -88,7 +88,7 @@ def test_counts_tokens_and_reasons_of_the_report_add_up(
     assert report == summary.to_dict()
     assert report["device"]["kind"]
     assert report["blas"]
-    assert "6 rows cut off at the token limit: raise --max-tokens (now 4)" in render(summary)
+    assert "6 rows cut off at max_tokens (their own, or --max-tokens 4)" in render(summary)
 
 
 def test_failed_and_finished_rows_have_the_same_columns_and_keep_their_custom_id(

@@ -137,8 +137,8 @@ def _truncated(summary: Summary) -> list[str]:
     if not summary.truncated:
         return []
     limit = summary.configuration["source"]["sampling"]["max_tokens"]
-    cut = f"{_rows(summary.truncated)} cut off at the token limit"
-    return [fit(f"{cut}: raise --max-tokens (now {limit})")]
+    cut = f"{_rows(summary.truncated)} cut off at max_tokens"
+    return [fit(f"{cut} (their own, or --max-tokens {limit})")]
 
 
 def _errors(summary: Summary) -> list[str]:

@@ -41,7 +41,7 @@ seconds          load    prepare    prefill     decode      write      total
 batch     8.0 of 32 rows a decode step, 10 at most
 device    cpu; peak memory 1.00 GB arrays, 1.50 GB all; BLAS openblas
 
-1 row cut off at the token limit: raise --max-tokens (now 1024)
+1 row cut off at max_tokens (their own, or --max-tokens 1024)
 1 row failed with context_length_exceeded, as in.jsonl:1 (custom_id id-1)
     the prompt has 9,000 tokens and the context length is 8,192, the answer
     included; shorten the prompt, or raise --max-model-len if the model allows…
