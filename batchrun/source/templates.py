@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError, meta
+from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from batchrun.errors import RowError, UsageError
@@ -50,7 +50,8 @@ class Template:
             raise self._error(
                 "missing_column", f"{error.message}; the row has {', '.join(columns) or 'nothing'}"
             ) from error
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # A filter raises what it likes on a value that it was not written for.
+        except Exception as error:
             raise self._error("template_error", str(error)) from error
 
     def _error(self, code: str, problem: str) -> RowError:

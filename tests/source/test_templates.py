@@ -66,6 +66,9 @@ def test_null_column_counts_as_missing() -> None:
         "{{ a | round }}",
         "{{ a.encode('nothing') }}",
         "{{ a[1:2:0] }}",
+        "{{ a | dictsort }}",
+        "{{ (a * 9) | truncate(1) }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     ],
 )
 def test_template_that_fails_on_a_row_is_its_fault(source: str) -> None:
