@@ -85,7 +85,6 @@ class Request:
     prompt: str | list[int] | None = None
     tools: list[dict[str, Any]] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
-    model: str | None = None
 
     @property
     def is_chat(self) -> bool:

@@ -12,13 +12,12 @@ from typing import Any
 from batchrun.errors import RowError
 
 # Fields of the request itself; those of sampling are in sampling.py.
-REQUEST_FIELDS = frozenset(
-    {"messages", "prompt", "tools", "tool_choice", "chat_template_kwargs", "model"}
-)
+REQUEST_FIELDS = frozenset({"messages", "prompt", "tools", "tool_choice", "chat_template_kwargs"})
 
-# Fields that change nothing in the answer, whatever their value.
+# Fields that change nothing in the answer, whatever their value; the model is the run's.
 HARMLESS_FIELDS = frozenset(
     {
+        "model",
         "user",
         "metadata",
         "store",

@@ -63,7 +63,6 @@ def read_request(row: Row, columns: dict[str, Any], defaults: Sampling) -> Reque
         prompt=None if is_chat else _prompt(body),
         tools=read_tools(body) if is_chat else None,
         template_kwargs=_template_kwargs(body),
-        model=_model(body),
     )
 
 
@@ -160,10 +159,3 @@ def _template_kwargs(body: Body) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise body.error("chat_template_kwargs", f"must be an object, not {shown(value)}")
     return value
-
-
-def _model(body: Body) -> str | None:
-    value = body.fields.get("model")
-    if value is None or isinstance(value, str):
-        return value
-    raise body.error("model", f"must be a string, not {shown(value)}")

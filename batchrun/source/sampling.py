@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from batchrun.records import Sampling
 from batchrun.source.fields import Body, shown
 
-MAX_TOP_LOGPROBS = 20
+_MAX_TOP_LOGPROBS = 20
 
 
 class _Field(NamedTuple):
@@ -89,6 +89,9 @@ _BIAS = _number(-100, 100)
 
 _PENALTY = _Field("a number from -2 to 2", _number(-2, 2))
 _TOKENS = _Field("a whole number of at least 0", _integer(0))
+_FLAG = _Field("true or false", _flag)
+_COUNT = _Field("a whole number from 1 to 128", _integer(1, 128))
+_TOP = _Field(f"a whole number from 0 to {_MAX_TOP_LOGPROBS}", _integer(0, _MAX_TOP_LOGPROBS))
 _FIELDS = {
     "max_tokens": _TOKENS,
     "max_completion_tokens": _TOKENS,
@@ -99,16 +102,13 @@ _FIELDS = {
     "seed": _Field("a whole number of 64 bits", _integer(-(2**63), 2**64 - 1)),
     "stop": _Field("a string or a list of strings, none empty", _stop),
     "stop_token_ids": _Field("a list of token ids", _token_ids),
-    "ignore_eos": _Field("true or false", _flag),
-    "n": _Field("a whole number from 1 to 128", _integer(1, 128)),
+    "ignore_eos": _FLAG,
+    "n": _COUNT,
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
     "repetition_penalty": _Field("a number above 0", _positive()),
     "logit_bias": _Field("an object of token ids with numbers from -100 to 100", _logit_bias),
 }
-_FLAG = _Field("true or false", _flag)
-_TOP = _Field(f"a whole number from 0 to {MAX_TOP_LOGPROBS}", _integer(0, MAX_TOP_LOGPROBS))
-_COUNT = _Field("a whole number from 1 to 128", _integer(1, 128))
 
 SAMPLING_FIELDS = frozenset({*_FIELDS, "logprobs", "top_logprobs", "best_of"})
 

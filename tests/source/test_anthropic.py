@@ -35,7 +35,6 @@ def test_params_are_a_chat_request() -> None:
         stream=False,
     )
     assert request.messages == [USER]
-    assert request.model == "m"
     assert request.sampling == Sampling(max_tokens=9, temperature=0.5, top_k=3, stop=("###",))
 
 
