@@ -160,6 +160,22 @@ def test_a_forbidden_first_token_never_appears_in_a_late_row(tiny_model):
     assert answers[3]
 
 
+def test_rows_with_penalties_and_bias_join_while_a_long_prompt_is_prefilled(tiny_model):
+    model = load(tiny_model("llama"))
+    rng = random.Random(13)
+    long = prompt(0, some_ids(rng, 2000), max_tokens=8, ignore_eos=True)
+    odd = [{"repetition_penalty": 1.3}, {"logit_bias": ((9, 8.0),)}, {"frequency_penalty": 0.6}, {}]
+    late = [
+        prompt(i, some_ids(rng, 6 + i), max_tokens=12, ignore_eos=True, **kind)
+        for i, kind in enumerate(odd, start=1)
+    ]
+    alone = by_row(run(Engine(model, model.tokenizer, max_num_seqs=1), late))
+    runner = Engine(model, model.tokenizer, max_num_seqs=3, max_num_batched_tokens=256)
+    answers = by_row(run(runner, [late[0], long, *late[1:]]))
+    assert_greedy(model, long.token_ids, answers.pop(0), "the long prompt")
+    assert answers == alone
+
+
 def test_ids_past_the_tokenizers_vocabulary_have_no_text_and_do_no_harm(tiny_model):
     model = load(tiny_model("llama", vocab_size=512))
     padded = tuple((token, 100.0) for token in range(400, 512))
