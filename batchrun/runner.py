@@ -136,7 +136,7 @@ def _answer_rows(
         first = next((prompt for prompt in prompts if prompt is not None), None)
         if first is not None:  # else there is nothing to compute, and no need of the weights
             with meter.phase("load"):
-                model = models.load(files, config.model, machine)
+                model = models.load(files, config.model, machine, start.words)
             ordered = in_running_order(chain([first], prompts), window=config.window)
             wanted = _wanted(config, meter, stop, ordered)
             ended = _compute(config, model, machine, wanted, ledger, meter, stop)
@@ -200,7 +200,6 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
         start.words.tokenizer,
         model=start.files.identity,
         context_length=start.files.context_length,
-        vocab_size=start.words.vocab_size,
         run_seed=config.seed,
     )
 

@@ -20,12 +20,15 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
     return tokenizer.load(files, config)
 
 
-def load(files: ModelFiles, config: ModelConfig, device: Device) -> LoadedModel:
+def load(
+    files: ModelFiles, config: ModelConfig, device: Device, words: LoadedTokenizer | None = None
+) -> LoadedModel:
     """The model with its weights in memory, in the thread that will run it. Raises ModelError.
 
-    What a model is follows from its config: whatever mlx-lm implements runs as text.
+    `words` is its tokenizer where that is loaded already. What a model is follows from its config:
+    whatever mlx-lm implements runs as text.
     """
     from batchrun.models import text
 
     text.require_implementation(files, config)
-    return text.load(files, config, device)
+    return text.load(files, config, device, words or load_tokenizer(files, config))

@@ -14,17 +14,19 @@ from mlx_lm.utils import MODEL_REMAPPING, load_adapters, load_model
 from batchrun.config import ModelConfig
 from batchrun.device import Device
 from batchrun.errors import ModelError
-from batchrun.models import precision, tokenizer
+from batchrun.models import precision
 from batchrun.models.loaded import LoadedModel
 from batchrun.models.locate import ModelFiles
+from batchrun.models.tokenizer import LoadedTokenizer
 
 # What mlx-lm's model classes and MLX raise on files that do not fit them.
 _LOAD_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, IndexError)
 
 
-def load(files: ModelFiles, config: ModelConfig, device: Device) -> LoadedModel:
+def load(
+    files: ModelFiles, config: ModelConfig, device: Device, words: LoadedTokenizer
+) -> LoadedModel:
     """Raises ModelError where files are missing, damaged or do not fit together."""
-    words = tokenizer.load(files, config)
     module = _module(files, config)
     note = precision.apply(module, config.dtype, device)
     _read_weights(module, files)

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class LoadedTokenizer:
     """`tokenizer` answers like a transformers tokenizer. `eos_token_ids` are all ids that end an
-    answer, as tokenizer, config.json and generation_config.json declare them; `vocab_size` counts
-    the tokenizer's ids, of which the model's logits may have more."""
+    answer, as tokenizer, config.json and generation_config.json declare them."""
 
     tokenizer: TokenizerWrapper
     eos_token_ids: frozenset[int]
-    vocab_size: int
 
 
 def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
@@ -41,9 +39,7 @@ def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
         )
     except Exception as error:  # the Rust library raises nothing narrower
         raise ModelError(_message(files, error)) from error
-    eos_token_ids = frozenset(tokenizer.eos_token_ids) | files.eos_token_ids
-    tokenizer.eos_token_ids = eos_token_ids
-    return LoadedTokenizer(tokenizer, eos_token_ids, len(tokenizer))
+    return LoadedTokenizer(tokenizer, frozenset(tokenizer.eos_token_ids))
 
 
 def _library() -> Callable[..., TokenizerWrapper]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from batchrun.prepare.ahead import Ahead
 from batchrun.prepare.key import key, with_occurrence
-from batchrun.prepare.preparer import Preparer, prepare_rows
+from batchrun.prepare.preparer import Preparer
 from batchrun.prepare.tokenizer import Tokenizer
 
-__all__ = ["Ahead", "Preparer", "Tokenizer", "key", "prepare_rows", "with_occurrence"]
+__all__ = ["Ahead", "Preparer", "Tokenizer", "key", "with_occurrence"]

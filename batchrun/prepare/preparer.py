@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from batchrun.errors import RowError
@@ -16,8 +15,7 @@ class Preparer:
     """Turns requests into prompts for one model.
 
     model: identity of the model, as it enters the keys. context_length: most tokens of prompt and
-    answer together, None for no limit. vocab_size: token ids the model knows, by default the
-    tokenizer's. run_seed: the seed of rows that draw and name none.
+    answer together, None for no limit. run_seed: the seed of rows that draw and name none.
     """
 
     def __init__(
@@ -26,7 +24,6 @@ class Preparer:
         *,
         model: str,
         context_length: int | None = None,
-        vocab_size: int | None = None,
         run_seed: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
@@ -34,7 +31,7 @@ class Preparer:
         self._bos = BosRule(tokenizer)
         self._model = model
         self._context_length = context_length
-        self._vocab_size = vocab_size or len(tokenizer)
+        self._vocab_size = len(tokenizer)
         self._run_seed = run_seed
         self._seen_ids: dict[int, int] = {}
 
@@ -109,13 +106,6 @@ class Preparer:
         if sampling.max_tokens <= room:
             return sampling
         return replace(sampling, max_tokens=room)
-
-
-def prepare_rows(
-    preparer: Preparer, rows: Iterable[Request | Failure]
-) -> Iterator[Prompt | Failure]:
-    """Each row's prompt or failure, in order."""
-    return map(preparer.attempt, rows)
 
 
 def _param(request: Request) -> str:
