@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` when the block ends without an exception.
+    """A new file that takes the place of `path`, and has the permissions of the file there, when
+    the block ends without an exception.
 
     Whoever calls this holds the lock of the output, so temporary files of earlier runs are dead
     and are removed. Raises RunError when the file cannot be written; `path` is then as it was.
@@ -27,6 +29,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         _remove_leftovers(path)
         try:
             with open(temporary, "xb") as file:
+                with suppress(FileNotFoundError):
+                    shutil.copymode(path, temporary)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -255,6 +255,15 @@ def test_an_output_has_the_modes_of_any_new_file_and_nothing_else_stays(
         assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+def test_an_output_made_private_stays_so(journal: Journal, tmp_path: Path) -> None:
+    small_run(journal)
+    path = tmp_path / "out.jsonl"
+    write_output(journal, path, "jsonl")
+    path.chmod(0o600)
+    write_output(journal, path, "jsonl")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize("name", ["out.jsonl", "out.errors.jsonl"])
 def test_a_folder_in_the_way_is_an_error_of_the_run(
     journal: Journal, tmp_path: Path, name: str
