@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -20,8 +20,6 @@ from batchrun.sink.arrays import make_array
 from batchrun.sink.encode import clean, dumps
 
 Decoder = Callable[[Any], Any]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +117,12 @@ def _has_extension(kind: pa.DataType) -> bool:
 def _decoder(kind: pa.DataType) -> Decoder | None:
     """What turns a JSON form back into a value of type `kind`; None where they are the same."""
     types = pa.types
-    if types.is_dictionary(kind):
-        return _decoder(kind.value_type)
     if types.is_map(kind):
         return _pairs(_decoder(kind.key_type), _decoder(kind.item_type))
     if types.is_struct(kind):
         return _members({field.name: _decoder(field.type) for field in kind})
     if types.is_nested(kind):
         return _items(_decoder(kind.field(0).type))
-    if types.is_timestamp(kind):
-        return _nanoseconds if kind.unit == "ns" else datetime.fromisoformat
     return next((decode for is_kind, decode in _SCALARS if is_kind(kind)), None)
 
 
@@ -137,6 +131,7 @@ _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Decoder], ...] = (
     (pa.types.is_large_binary, base64.b64decode),
     (pa.types.is_binary_view, base64.b64decode),
     (pa.types.is_fixed_size_binary, base64.b64decode),
+    (pa.types.is_timestamp, datetime.fromisoformat),
     (pa.types.is_date, date.fromisoformat),
     (pa.types.is_time, time.fromisoformat),
     (pa.types.is_decimal, Decimal),
@@ -162,13 +157,3 @@ def _members(decoders: dict[str, Decoder | None]) -> Decoder:
 
 def _pairs(key: Decoder | None, item: Decoder | None) -> Decoder:
     return lambda pairs: [(_optional(key, k), _optional(item, v)) for k, v in pairs]
-
-
-def _nanoseconds(text: str) -> int:
-    """Nanoseconds since the epoch; a datetime would drop the last three digits."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    microseconds = (moment - _EPOCH) // timedelta(microseconds=1)
-    digits = text.partition(".")[2][:9]
-    return microseconds * 1000 + (int(digits[6:]) if digits.isdigit() and len(digits) == 9 else 0)

@@ -17,7 +17,6 @@ def hold(output: Path) -> Iterator[None]:
 
     Raises OutputBusy when another run holds it, UsageError when nothing can be written there.
     """
-    _check_place(output)
     path = output.with_name(output.name + ".lock")
     descriptor = _acquire(path, output)
     try:
@@ -28,13 +27,6 @@ def hold(output: Path) -> Iterator[None]:
         # Removed while still held: whoever waits for this file finds out that it is gone.
         path.unlink(missing_ok=True)
         os.close(descriptor)
-
-
-def _check_place(output: Path) -> None:
-    if not output.parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent} for the output; create it first")
-    if output.is_dir():
-        raise UsageError(f"the output {output} is a folder; name a file in it")
 
 
 def _acquire(path: Path, output: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -67,7 +66,7 @@ def write(journal: Journal, file: IO[bytes], kept_schema: pa.Schema | None) -> N
     """Writes all results; `kept_schema` holds the kept columns' types where known."""
     kept = plan_columns(journal.kept(), kept_schema, COLUMNS.names)
     schema = pa.schema([*COLUMNS, *(column.field for column in kept)], _METADATA)
-    with _system_memory(), pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for group in _groups(_batches(journal.results(), kept, schema)):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
 
@@ -81,17 +80,6 @@ def read(path: Path) -> Iterator[Answer]:
                     yield _answer(record)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
-
-
-@contextmanager
-def _system_memory() -> Iterator[None]:
-    """Arrow's own allocator takes some 30 MB for the few that a row group needs."""
-    before = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)
 
 
 def _batches(

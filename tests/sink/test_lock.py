@@ -85,18 +85,6 @@ def test_never_two_holders_while_lock_files_come_and_go(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "missing"
-    with pytest.raises(UsageError, match=f"no folder {folder}"), hold(folder / "out.parquet"):
-        pass
-    assert names(tmp_path) == []
-
-
-def test_an_output_that_is_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder"), hold(tmp_path):
-        pass
-
-
 def test_a_place_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out.parquet.lock").mkdir()
     with pytest.raises(UsageError, match="cannot lock"), hold(tmp_path / "out.parquet"):
