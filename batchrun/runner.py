@@ -25,7 +25,8 @@ from batchrun.prepare import Ahead, Preparer
 from batchrun.records import Failure, Prompt, Request
 from batchrun.report.meter import Meter
 from batchrun.report.progress import Progress
-from batchrun.report.summary import Outcome, Summary, report_path, summarize, write_report
+from batchrun.report.summarize import summarize
+from batchrun.report.summary import Outcome, Summary, report_path, write_report
 from batchrun.source import count_rows, kept_schema, read_requests, resolve_inputs
 from batchrun.stopping import Stop
 

@@ -10,7 +10,8 @@ from batchrun.engine.stats import EngineStats
 from batchrun.errors import RowError
 from batchrun.records import Row
 from batchrun.report.meter import Meter
-from batchrun.report.summary import Summary, summarize
+from batchrun.report.summarize import summarize
+from batchrun.report.summary import Summary
 
 GB = 10**9
 CPU = {"kind": "cpu", "name": "Some CPU", "blas": "openblas"}
