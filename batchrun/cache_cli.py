@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,13 +13,13 @@ from batchrun import folders, options
 from batchrun.flags import size
 from batchrun.report.render import one_line
 
-_HELP = {"help_option_names": ["-h", "--help"]}
+if TYPE_CHECKING:
+    from batchrun.prefixes.catalog import Removed
+
 _COLUMNS = ("prefixes", "size", "longest", "hits", "last use", "model")
 
 
-@click.group(
-    short_help="List, verify, clear or prune the prefixes on disk.", context_settings=_HELP
-)
+@click.group(short_help="List, verify, clear or prune the prefixes on disk.")
 def cache() -> None:
     """Look after the prefixes that runs keep on disk for later ones.
 
@@ -92,7 +92,7 @@ def prune(prefix_cache_dir: str | None, prefix_cache_size: str) -> None:
     _say_removed(catalog.prune(_folder(prefix_cache_dir), max_bytes))
 
 
-def _say_removed(removed: Any) -> None:
+def _say_removed(removed: Removed) -> None:
     count, freed = f"{removed.num_prefixes:,}", _bytes(removed.nbytes)
     click.echo(f"Prefixes removed: {count} ({freed}).", err=True)
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from batchrun.config import ModelConfig, SourceConfig
 from batchrun.prepare import Preparer
 from batchrun.records import Failure, Prompt, Request
-from batchrun.report.forecast import Decoder
 from batchrun.source import read_requests
+
+if TYPE_CHECKING:
+    from batchrun.engine.finishing import Decoder
 
 
 class _WouldFetch(Exception):

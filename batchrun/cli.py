@@ -60,7 +60,7 @@ def _fail(message: str, exit_status: int) -> None:
     sys.exit(exit_status)
 
 
-@click.group(cls=_Main, default="run")
+@click.group(cls=_Main, default="run", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="batchrun", message="%(package)s %(version)s")
 def main() -> None:
     """Run a file of requests through a language model."""
@@ -70,7 +70,6 @@ def main() -> None:
     cls=options.GroupedCommand,
     hidden=True,  # it is what happens without a command
     epilog=EXAMPLES,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("inputs", nargs=-1, metavar="INPUT...")
 @options.apply(options.INPUT)
@@ -112,7 +111,6 @@ def run(
 @click.command(
     cls=options.GroupedCommand,
     short_help="Say which rows are faulty, and answer none.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("inputs", nargs=-1, metavar="INPUT...")
 @options.apply(options.INPUT)

@@ -66,8 +66,7 @@ class Ledger:
 
     def _book(self, prompt: Prompt) -> Prompt | None:
         """The prompt to run for a row, or None if its answer is there or on the way."""
-        if not (prompt.sampling.is_greedy or prompt.sampling.seed is not None):
-            # The same request again, with chance in it, is a wish for another draw.
+        if not prompt.sampling.has_one_answer:
             prompt = with_occurrence(prompt, self._journal.occurrence(prompt.key))
         self._journal.add_row(prompt.request, prompt.key)
         n = prompt.sampling.n

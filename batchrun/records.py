@@ -73,6 +73,11 @@ class Sampling:
         """Whether the most likely token is always taken, so that no randomness enters."""
         return self.temperature == 0 or self.top_k == 1
 
+    @property
+    def has_one_answer(self) -> bool:
+        """Whether the same request again asks for the same answer, and not for another draw."""
+        return self.is_greedy or self.seed is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -82,8 +82,7 @@ class _Asked:
             self.rows += 1
             self.tokens += len(prompt.token_ids)
             request = (prompt.key, prompt.sampling.n)
-            # Where chance has a say, the same request again is a wish for another draw.
-            if prompt.sampling.is_greedy or prompt.sampling.seed is not None:
+            if prompt.sampling.has_one_answer:
                 if request in seen:
                     self.duplicates += 1
                     self.duplicate_tokens += len(prompt.token_ids)

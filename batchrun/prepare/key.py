@@ -37,7 +37,7 @@ def with_occurrence(prompt: Prompt, occurrence: int) -> Prompt:
     Rows that ask for random draws and name no seed want a draw each, so from the second on they
     get a key of their own. Greedy and seeded rows have one answer and keep their key.
     """
-    if occurrence == 0 or prompt.sampling.is_greedy or prompt.sampling.seed is not None:
+    if occurrence == 0 or prompt.sampling.has_one_answer:
         return prompt
     digest = sha256(f"{prompt.key} {occurrence}".encode())
     return replace(prompt, key=digest.hexdigest()[:_DIGITS])

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from batchrun.plan import Forecast, Group
 from batchrun.report.render import WIDTH, fit
 
+if TYPE_CHECKING:
+    from batchrun.engine.finishing import Decoder
+
 _HEADS = ("tokens saved", "rows", "length")
-
-
-class Decoder(Protocol):
-    """The part of a tokenizer that turns ids into text."""
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str: ...
 
 
 def render_forecast(forecast: Forecast, decoder: Decoder) -> str:
