@@ -43,9 +43,9 @@ class ModelConfig:
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One run. `max_num_seqs` None finds out how many rows at once are fastest. `window` prompts
-    are planned together. Times are in seconds; `fail_on_error` is the
-    number of failed rows (1 or more), or their share of all rows (below 1), that makes the run
-    stop as failed; None never does.
+    are planned together. `kv_bits` None keeps the KV cache in full precision. Times are in
+    seconds; `fail_on_error` is the number of failed rows (1 or more), or their share of all rows
+    (below 1), that makes the run stop as failed; None never does.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
@@ -54,6 +54,7 @@ class RunConfig:
     format: OutputFormat | None = None
     max_num_seqs: int | None = 32
     max_num_batched_tokens: int = 2048
+    kv_bits: int | None = None
     window: int = 4096
     prefix_cache_dir: Path | None = None
     prefix_cache_bytes: int = 10_000_000_000

@@ -22,6 +22,7 @@ from batchrun.source.files import resolve_inputs
 from batchrun.source.sampling import read_sampling
 
 DTYPES = ("float32", "float16", "bfloat16")
+KV_BITS = ("8", "4")
 FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 
 _SAMPLING = Sampling()
@@ -59,6 +60,7 @@ class Flags:
     seed: int | None = None
     max_num_seqs: int | str | None = RunConfig.max_num_seqs
     max_num_batched_tokens: int = RunConfig.max_num_batched_tokens
+    kv_bits: int | str | None = RunConfig.kv_bits
     window: int = RunConfig.window
     prefix_cache_dir: str | Path | None = None
     prefix_cache_size: int | str = "10GB"
@@ -94,6 +96,7 @@ class Flags:
             format=_format(self.format),
             max_num_seqs=_max_num_seqs(self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
+            kv_bits=_kv_bits(self.kv_bits),
             prefix_cache_dir=None if self.prefix_cache_dir is None else Path(self.prefix_cache_dir),
             prefix_cache_bytes=self._prefix_cache_bytes(),
             window=self.checked_window(),
@@ -169,6 +172,11 @@ def _max_num_seqs(value: int | str | None) -> int | None:
             f"--max-num-seqs must be auto or a whole number of at least 1, not {value!r}"
         )
     return int(value)
+
+
+def _kv_bits(value: int | str | None) -> int | None:
+    chosen = _choice("kv_bits", None if value is None else str(value), KV_BITS)
+    return None if chosen is None else int(chosen)
 
 
 def _seed(value: int | None) -> int | None:

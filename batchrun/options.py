@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from batchrun.flags import DTYPES, FORMATS, Flags
+from batchrun.flags import DTYPES, FORMATS, KV_BITS, Flags
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _REST = "Other"
@@ -245,6 +245,12 @@ SPEED = (
         default=Flags.max_num_batched_tokens,
         show_default=True,
         help="Most prompt tokens computed in one turn.",
+    ),
+    _speed(
+        "--kv-bits",
+        type=click.Choice(KV_BITS),
+        help="Keep attention's keys and values in so many bits: less memory, answers differ a"
+        " little.  [default: full precision]",
     ),
     _WINDOW,
     PREFIX_CACHE_DIR,

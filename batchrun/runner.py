@@ -172,6 +172,7 @@ def _compute(
                 max_num_seqs=config.max_num_seqs,
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 kv_bytes=device.memory_for_kv(machine, model.weights_bytes),
+                kv_bits=config.kv_bits,
                 store=store,
             )
         with closing(Progress(quiet=config.quiet)) as progress:
@@ -199,7 +200,7 @@ def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore |
 def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt | Failure]:
     preparer = Preparer(
         start.words.tokenizer,
-        model=start.files.identity,
+        model=_identity(config, start.files),
         context_length=start.files.context_length,
         run_seed=config.seed,
     )
@@ -209,6 +210,12 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
             return preparer.attempt(row)
 
     return Ahead(start.rows, prepare, depth=config.window)
+
+
+def _identity(config: RunConfig, files: models.ModelFiles) -> str:
+    """What decides the model's answers."""
+    bits = "" if config.kv_bits is None else f", KV cache of {config.kv_bits} bits"
+    return files.identity + bits
 
 
 def _wanted(

@@ -92,6 +92,13 @@ def test_another_model_answers_anew(
     assert computed(run(rows("a"), model=str(tiny_model("llama", rope_theta=5000.0)))) == 1
 
 
+def test_other_bits_of_the_kv_cache_answer_anew(run: Callable[..., Summary]) -> None:
+    assert computed(run(rows("a", "b"), kv_bits=8)) == 2
+    assert computed(run(rows("a", "b"), kv_bits=8)) == 0
+    assert computed(run(rows("a", "b"), kv_bits="4")) == 2
+    assert computed(run(rows("a", "b"))) == 2
+
+
 def test_fresh_starts_over(run: Callable[..., Summary], output: Path) -> None:
     run(rows("a", "b"))
     moments = finished_at(output)

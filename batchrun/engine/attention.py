@@ -19,7 +19,7 @@ from mlx_lm.models import base
 
 from batchrun.engine import fastmath
 from batchrun.engine.kv import Model
-from batchrun.engine.plainkv import PrefillKV, PrefixKV
+from batchrun.engine.plainkv import PackedPrefixKV, PrefillKV, PrefixKV
 from batchrun.engine.ring import HIDDEN, RingKV
 
 upstream_attention = base.scaled_dot_product_attention
@@ -129,7 +129,7 @@ def _part(folded: mx.array, keys: mx.array, values: mx.array, bias: mx.array) ->
     return _weigh(folded @ keys.swapaxes(-1, -2) + bias, values)
 
 
-def _whole_part(folded: mx.array, prefix: PrefixKV) -> _Part:
+def _whole_part(folded: mx.array, prefix: PrefixKV | PackedPrefixKV) -> _Part:
     """Every query of every row over the same prefix, all of which is seen."""
     heads, rows, queries, size = folded.shape
     together = folded.reshape(heads, rows * queries, size)

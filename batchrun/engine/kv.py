@@ -39,10 +39,12 @@ class Model(Protocol):
 @dataclass(frozen=True, slots=True)
 class CacheTraits:
     """`batched`: several rows can run at once. `shares`: rows can share a plain layer's prefix,
-    instead of having a copy each."""
+    instead of having a copy each. In decoding, plain layers keep `kv_bits` bits a number, or, if
+    None, numbers as they are."""
 
     batched: bool = True
     shares: bool = True
+    kv_bits: int | None = None
 
 
 def can_batch(caches: list[Any]) -> bool:
@@ -145,13 +147,17 @@ class DecodeCaches:
             return
         first_row = self.ring.rows
         shared = new.prefix if self._traits.shares else None
+        if shared and shared.packed:
+            shared = shared.packed
         copied = new.prefix.length if new.prefix and not shared else 0
         lengths = [copied + new.lengths[pick] for pick in picks]
         self._fit(max([*self.ring.lengths, *lengths]) + 1)
         self.ring.append(lengths, shared)
         if not self.layers:
             self.layers = [
-                RingKV(self.ring, index) if isinstance(layer, PrefillKV) else None
+                RingKV(self.ring, index, self._traits.kv_bits)
+                if isinstance(layer, PrefillKV)
+                else None
                 for index, layer in enumerate(new.layers)
             ]
         for index, (layer, other) in enumerate(zip(self.layers, new.layers, strict=True)):

@@ -38,7 +38,8 @@ class Engine:
 
     `model` is as in `engine.kv.Model`; `tokenizer` turns ids into text. At most
     `max_num_batched_tokens` prompt tokens are prefilled in one turn. `kv_bytes` bounds the memory
-    of all KV caches. `store` keeps shared prefixes between runs. Model and engine belong to the
+    of all KV caches; `kv_bits` 8 or 4 has plain attention layers keep that many bits a number while
+    they decode. `store` keeps shared prefixes between runs. Model and engine belong to the
     thread that made them, as MLX's streams do.
     """
 
@@ -51,20 +52,25 @@ class Engine:
         max_num_seqs: int | None = 32,
         max_num_batched_tokens: int = 2048,
         kv_bytes: int | None = None,
+        kv_bits: int | None = None,
         store: Store | None = None,
     ):
         attention.install(model)
         fastmath.install(model)
-        traits = probe(model)
+        traits = probe(model, kv_bits)
         self.stats = EngineStats()
         if traits.unbatchable:
             self.stats.notes.append(f"rows run one at a time: {traits.unbatchable}")
             max_num_seqs = 1
         elif traits.unshareable:
             self.stats.notes.append(f"each row gets a copy of its prefix: {traits.unshareable}")
+        if kv_bits and traits.unpackable:
+            self.stats.notes.append(f"--kv-bits: not everything is rounded: {traits.unpackable}")
         self._model = model
         self._traits = CacheTraits(
-            batched=traits.unbatchable is None, shares=traits.unshareable is None
+            batched=traits.unbatchable is None,
+            shares=traits.unshareable is None,
+            kv_bits=kv_bits,
         )
         self._pool = PrefixPool(model, self._traits, store, self.stats)
         self._vocab_size = traits.vocab_size

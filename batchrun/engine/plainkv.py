@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
+
+from batchrun.engine import kvbits
+from batchrun.engine.kvbits import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +24,56 @@ class PrefixKV:
         return self.keys.nbytes + self.values.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class PackedPrefixKV:
+    """The same in `bits` bits a number, for decoding; unpacked whenever it is asked for."""
+
+    packed_keys: Parts
+    packed_values: Parts
+    bits: int
+
+    @property
+    def keys(self) -> mx.array:
+        return kvbits.unpack(self.packed_keys, self.bits)
+
+    @property
+    def values(self) -> mx.array:
+        return kvbits.unpack(self.packed_values, self.bits)
+
+    @property
+    def nbytes(self) -> int:
+        return kvbits.nbytes((*self.packed_keys, *self.packed_values))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixState:
     """The caches after a prefix of `length` tokens, one per layer: `PrefixKV` for plain layers,
     None for those that the model does not use, and for other kinds the layer's own cache of one
-    sequence, not to be written to."""
+    sequence, not to be written to.
+
+    `packed` is what rows decode after, where keys and values are kept in few bits: its plain
+    layers alone, as `PackedPrefixKV`.
+    """
 
     length: int
     layers: list[Any]
+    packed: PrefixState | None = None
 
     @property
     def nbytes(self) -> int:
         return sum(layer.nbytes for layer in self.layers if layer is not None)
+
+    def with_packed(self, bits: int) -> PrefixState:
+        layers = [_packed(layer, bits) for layer in self.layers]
+        return replace(self, packed=PrefixState(self.length, layers))
+
+
+def _packed(layer: Any, bits: int) -> PackedPrefixKV | None:
+    if not isinstance(layer, PrefixKV):
+        return None
+    keys, values = kvbits.pack(layer.keys, bits), kvbits.pack(layer.values, bits)
+    mx.eval(keys, values)
+    return PackedPrefixKV(keys, values, bits)
 
 
 class PrefillKV:

@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
+from batchrun.engine import kvbits
 from batchrun.engine.budget import LayerCost
 from batchrun.engine.kv import (
     CacheTraits,
@@ -38,16 +39,19 @@ TOLERANCE = 0.05
 class Traits:
     """`vocab_size` is the width of the logits, `costs` what each layer keeps of a sequence.
     `unbatchable` says why rows have to run one at a time, `unshareable` why each needs its own
-    copy of a shared prefix; None if not so."""
+    copy of a shared prefix, `unpackable` which keys and values cannot be kept in few bits; None
+    if not so."""
 
     vocab_size: int
     costs: tuple[LayerCost, ...]
     unbatchable: str | None
     unshareable: str | None
+    unpackable: str | None
 
 
-def probe(model: Model) -> Traits:
-    """Try `model`. Raises ModelError when even one row alone cannot run."""
+def probe(model: Model, kv_bits: int | None = None) -> Traits:
+    """Try `model`, whose plain layers are to keep `kv_bits` bits a number. Raises ModelError when
+    even one row alone cannot run."""
     try:
         alone = _logits_alone(model, LONG)
         mx.eval(alone)
@@ -58,8 +62,11 @@ def probe(model: Model) -> Traits:
         ) from error
     unbatchable = _why_not(model, PREFIX[:0], shares=False)
     unshareable = unbatchable or _why_not(model, PREFIX, shares=True)
-    costs = tuple(_cost(cache, is_shared=not unshareable) for cache in _filled(model))
-    return Traits(alone.shape[-1], costs, unbatchable, unshareable)
+    bits = None if unbatchable else kv_bits
+    filled = _filled(model)
+    costs = tuple(_cost(cache, bits, is_shared=not unshareable) for cache in filled)
+    unpackable = _unpackable(filled) if bits else unbatchable
+    return Traits(alone.shape[-1], costs, unbatchable, unshareable, unpackable)
 
 
 def _why_not(model: Model, prefix: list[int], *, shares: bool) -> str | None:
@@ -130,10 +137,25 @@ def _filled(model: Model) -> list[Any]:
     return caches
 
 
-def _cost(cache: Any, *, is_shared: bool) -> LayerCost:
+def _unpackable(caches: list[Any]) -> str | None:
+    """Which keys and values cannot be kept in few bits, if any."""
+    sizes = [
+        array.shape[-1]
+        for cache in caches
+        if is_plain(cache) and cache.keys is not None
+        for array in (cache.keys, cache.values)
+    ]
+    if not sizes:
+        return "no layer keeps all its keys and values"
+    odd = sorted({size for size in sizes if kvbits.group_size(size) is None})
+    return f"heads of {odd[0]} numbers are not a multiple of 32" if odd else None
+
+
+def _cost(cache: Any, kv_bits: int | None, *, is_shared: bool) -> LayerCost:
     """Bytes from the arrays that a cache holds for one row of a known length."""
     if is_plain(cache) and cache.keys is not None:
-        return LayerCost(_bytes_per_token(cache), is_shared=is_shared)
+        parts = (*kvbits.pack(cache.keys, kv_bits), *kvbits.pack(cache.values, kv_bits))
+        return LayerCost(kvbits.nbytes(parts) // cache.keys.shape[2], is_shared=is_shared)
     if isinstance(cache, RotatingKVCache) and cache.keys is not None:
         return LayerCost(_bytes_per_token(cache), cache.max_size)
     if can_batch([cache]) and not hasattr(cache, "keys"):

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from batchrun.engine.plainkv import PrefixKV, PrefixState
+from batchrun.engine import kvbits
+from batchrun.engine.kvbits import Parts
+from batchrun.engine.plainkv import PackedPrefixKV, PrefixKV, PrefixState
 
 # Columns are added and removed in steps: a step costs one copy of everything, a spare column a
 # little attention in each decode step.
@@ -45,9 +47,9 @@ class Group:
     rows: mx.array
     is_everyone: bool
 
-    def layer(self, index: int) -> PrefixKV:
+    def layer(self, index: int) -> PrefixKV | PackedPrefixKV:
         kv = self.state.layers[index]
-        assert isinstance(kv, PrefixKV)
+        assert isinstance(kv, PrefixKV | PackedPrefixKV)
         return kv
 
 
@@ -185,28 +187,27 @@ class Ring:
 
 
 class RingKV:
-    """The keys and values of layer `index`: (capacity, KV heads, columns, head size) each, or
-    None while no row has any token."""
+    """The keys and values of layer `index`, in `kv_bits` bits a number or, if None, as they are:
+    (capacity, KV heads, columns, head size) each, or None while no row has any token."""
 
-    def __init__(self, ring: Ring, index: int):
+    def __init__(self, ring: Ring, index: int, kv_bits: int | None = None):
         self.ring = ring
         self.index = index
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        self.kv_bits = kv_bits  # mlx-lm takes a cache with an attribute `bits` for its own kind
+        self.keys: Parts | None = None
+        self.values: Parts | None = None
 
     @property
     def offset(self) -> mx.array:
         return self.ring.offset
 
     @property
-    def state(self) -> tuple[mx.array | None, mx.array | None]:
-        return self.keys, self.values
+    def state(self) -> Parts:
+        return (*(self.keys or ()), *(self.values or ()))
 
     @property
     def nbytes(self) -> int:
-        return (
-            0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
-        )
+        return kvbits.nbytes(self.state)
 
     def empty(self) -> bool:
         return self.keys is None
@@ -228,12 +229,12 @@ class RingKV:
         self._check_single(keys.shape[2])
         self.keys = self._write(self.keys, keys)
         self.values = self._write(self.values, values)
-        return self.keys[: self.ring.rows], self.values[: self.ring.rows]
+        return self._fetch(self.keys), self._fetch(self.values)
 
     def relayout(self, change: Relayout) -> None:
         if self.keys is not None and self.values is not None:
-            self.keys = _relayout(self.keys, change)
-            self.values = _relayout(self.values, change)
+            self.keys = tuple(_relayout(part, change) for part in self.keys)
+            self.values = tuple(_relayout(part, change) for part in self.values)
 
     def extend(self, first_row: int, keys: mx.array, values: mx.array, picks: Many[int]) -> None:
         """Copy rows `picks` of right-padded `keys` and `values` into the rows from `first_row`
@@ -244,27 +245,34 @@ class RingKV:
     def filter(self, keep: Many[int]) -> None:
         """Rows already in place cost nothing. `keep` must not move a row over one that is
         moved later: fill holes from the end."""
-        if self.keys is None or self.values is None:
-            return
         for row, source in enumerate(keep):
             if row != source:
-                self.keys[row] = self.keys[source]
-                self.values[row] = self.values[source]
+                for part in self.state:
+                    part[row] = part[source]
 
-    def _write(self, buffer: mx.array | None, new: mx.array) -> mx.array:
-        buffer = self._with_capacity(buffer, new)
+    def _fetch(self, buffer: Parts) -> mx.array:
+        return kvbits.unpack(tuple(part[: self.ring.rows] for part in buffer), self.kv_bits)
+
+    def _write(self, buffer: Parts | None, new: mx.array) -> Parts:
+        parts = kvbits.pack(new, self.kv_bits)
+        buffer = self._with_room(buffer, parts)
         head = self.ring.head
-        buffer[: self.ring.rows, :, head : head + 1] = new
+        for part, new_part in zip(buffer, parts, strict=True):
+            part[: self.ring.rows, :, head : head + 1] = new_part
         return buffer
 
-    def _copy(
-        self, buffer: mx.array | None, first_row: int, new: mx.array, picks: Many[int]
-    ) -> mx.array:
-        buffer = self._with_capacity(buffer, new)
+    def _copy(self, buffer: Parts | None, first_row: int, new: mx.array, picks: Many[int]) -> Parts:
+        parts = kvbits.pack(new, self.kv_bits)
+        buffer = self._with_room(buffer, parts)
         for row, pick in enumerate(picks, start=first_row):
             for column, token, count in self.ring.spans(self.ring.lengths[row]):
-                buffer[row, :, column : column + count] = new[pick, :, token : token + count]
+                for part, new_part in zip(buffer, parts, strict=True):
+                    part[row, :, column : column + count] = new_part[pick, :, token : token + count]
         return buffer
+
+    def _with_room(self, buffer: Parts | None, like: Parts) -> Parts:
+        old = buffer or (None,) * len(like)
+        return tuple(map(self._with_capacity, old, like))
 
     def _with_capacity(self, buffer: mx.array | None, like: mx.array) -> mx.array:
         _, heads, _, size = like.shape

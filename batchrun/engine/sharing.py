@@ -102,7 +102,8 @@ class PrefixPool:
 
     @property
     def states(self) -> list[PrefixState]:
-        return [state for _, state in self._kept.values()]
+        whole = [state for _, state in self._kept.values()]
+        return whole + [state.packed for state in whole if state.packed]
 
     def get(self, prefix: Prefix | None) -> PrefixState | None:
         kept = self._kept.get(id(prefix))
@@ -138,6 +139,8 @@ class PrefixPool:
     def keep(self, job: PrefixJob) -> None:
         """Take in a finished prefix, and store it if any of it had to be computed."""
         state = job.state()
+        if self._traits.kv_bits and self._traits.shares:
+            state = state.with_packed(self._traits.kv_bits)
         self._kept[id(job.prefix)] = (job, state)
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
