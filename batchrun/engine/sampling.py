@@ -174,8 +174,9 @@ class _Draws:
         weights = mx.where(in_top_k, mx.exp(descending), 0.0)
         before = mx.cumsum(weights, axis=-1) - weights
         total = mx.sum(weights, axis=-1, keepdims=True)
-        in_top_p = (before < self._top_p * total) & in_top_k
-        count = mx.maximum(mx.sum(in_top_p, axis=-1, keepdims=True), 1)
+        # Rounded, `before` may reach the total early: a top_p of 1 is no filter all the same.
+        in_both = ((before < self._top_p * total) | (self._top_p == 1)) & in_top_k
+        count = mx.maximum(mx.sum(in_both, axis=-1, keepdims=True), 1)
         return mx.take_along_axis(descending, count - 1, axis=-1)
 
     def _uniform(self) -> mx.array:
@@ -205,6 +206,9 @@ class _Scores:
         rows = raw[self._places]
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         chosen = mx.take_along_axis(logprobs, tokens[self._places][:, None], axis=-1)[:, 0]
+        if not self._num_top:  # sorting a vocabulary takes longer than all the rest
+            nothing = mx.zeros((len(self._rows), 0))
+            return ScoredTokens(self._rows, chosen, nothing, nothing)
         top_ids = mx.argsort(-logprobs, axis=-1)[:, : self._num_top]
         top = mx.take_along_axis(logprobs, top_ids, axis=-1)
         return ScoredTokens(self._rows, chosen, top_ids, top)

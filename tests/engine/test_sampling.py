@@ -135,6 +135,16 @@ def test_a_temperature_of_0_and_a_top_k_of_1_are_the_same() -> None:
     assert len(set(tokens)) == 1
 
 
+def test_a_neighbours_top_p_takes_no_tokens_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over many tokens a running sum meets the total before its end: not even then."""
+    monkeypatch.setattr("batchrun.engine.sampling.uniform", lambda *_: 0.0)
+    logits = np.sort(np.random.default_rng(0).normal(0, 2, 100_000)).astype(np.float32)
+    rows = [sequence(0, {"temperature": 1.0}), sequence(1, {"temperature": 1.0, "top_p": 0.9})]
+    alone = Sampler(rows[:1], len(logits))(mx.array(logits[None])).tokens.tolist()
+    together = Sampler(rows, len(logits))(mx.array(np.stack([logits, logits]))).tokens.tolist()
+    assert together[:1] == alone == [0]
+
+
 def test_half_precision_logits_are_sampled_in_float32() -> None:
     """In bfloat16 the probabilities of many tokens would add up to less than the last of them."""
     rows = [sequence(i, {"temperature": 1.0}) for i in range(64)]
