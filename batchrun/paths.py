@@ -16,7 +16,7 @@ def check_output(output: Path, inputs: Iterable[str]) -> None:
 
     Looks at names alone; nothing is read or written.
     """
-    if str(output) == "-":
+    if str(output) in ("-", "/dev/stdout"):
         raise UsageError("-o needs a file: standard output cannot be continued by a later run")
     if output.is_dir():
         raise UsageError(f"{output}: is a folder; name a file in it, as {output / 'out.parquet'}")
@@ -26,6 +26,10 @@ def check_output(output: Path, inputs: Iterable[str]) -> None:
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
     written = (output, errors_path(output), report_path(output))
+    for target in written:
+        # Output takes the place of what is there: of a device or a pipe, that would be its end.
+        if target.exists() and not target.is_file():
+            raise UsageError(f"{target}: is there and is no file; move it away, or change -o")
     for path in inputs:
         if any(_is_same(path, target) for target in written):
             raise UsageError(f"{path}: is an input, and this run would replace it; change -o")

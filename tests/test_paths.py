@@ -63,11 +63,32 @@ def test_a_folder_as_output_is_refused(rows: Path, tmp_path: Path) -> None:
         check_output(tmp_path, [str(rows)])
 
 
+def test_a_pipe_is_not_replaced_by_a_file(rows: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.jsonl")
+    with pytest.raises(UsageError, match=r"out\.jsonl: is there and is no file; move it away"):
+        check_output(tmp_path / "out.jsonl", [str(rows)])
+
+
+def test_a_device_is_not_replaced_by_a_file(rows: Path) -> None:
+    with pytest.raises(UsageError, match="null: is there and is no file"):
+        check_output(Path(os.devnull), [str(rows)])
+
+
+@pytest.mark.parametrize("beside", ["out.errors.jsonl", "out.report.json"])
+def test_a_folder_in_the_place_of_a_file_beside_the_output_is_refused(
+    rows: Path, tmp_path: Path, beside: str
+) -> None:
+    (tmp_path / beside).mkdir()
+    with pytest.raises(UsageError, match=f"{beside}: is there and is no file"):
+        check_output(tmp_path / "out.parquet", [str(rows)])
+
+
 def test_a_folder_that_is_not_there_is_refused(rows: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"mkdir -p .*/gone"):
         check_output(tmp_path / "gone" / "out.jsonl", [str(rows)])
 
 
-def test_standard_output_is_refused(rows: Path) -> None:
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+def test_standard_output_is_refused(rows: Path, name: str) -> None:
     with pytest.raises(UsageError, match="-o needs a file"):
-        check_output(Path("-"), [str(rows)])
+        check_output(Path(name), [str(rows)])
