@@ -45,7 +45,6 @@ class Saver:
     def __init__(
         self, folder: Path, max_bytes: int, pinned: Collection[str], note: Callable[[str], None]
     ) -> None:
-        self.bytes_written = 0
         self._folder = folder
         self._max_bytes = max_bytes
         self._pinned = pinned
@@ -115,7 +114,6 @@ class Saver:
                 upkeep.remove(self._folder, index, gone)
                 files.finish(file, files.path_of(self._folder, entry.model, entry.key))
                 index.add(entry, is_trimmable=draft.is_trimmable)
-        self.bytes_written += entry.nbytes
 
     def _to_evict(self, entry: Entry, index: Index) -> list[Use] | None:
         """What has to go for `entry`; None if it is there already or not worth its place."""

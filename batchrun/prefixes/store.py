@@ -51,14 +51,11 @@ class PrefixStore:
     """The prefixes of one model in `folder`, which holds at most `max_bytes` for all models.
 
     `fingerprint` is as by the function; `model_name` is for people. Opening never fails: a folder
-    that cannot be used finds nothing and saves nothing, and `notes` says why. `bytes_read`,
-    `bytes_written` and `seconds_saved` add up what loading and saving have done.
+    that cannot be used finds nothing and saves nothing, and `notes` says why.
     """
 
     def __init__(self, folder: Path, *, fingerprint: str, model_name: str, max_bytes: int) -> None:
         self.notes: list[str] = []
-        self.bytes_read = 0
-        self.seconds_saved = 0.0
         self._folder = folder
         self._model = fingerprint
         self._model_name = model_name
@@ -73,10 +70,6 @@ class PrefixStore:
             self._give_up(error)
         else:
             self._saver = Saver(folder, max_bytes, self._pinned, self._note)
-
-    @property
-    def bytes_written(self) -> int:
-        return 0 if self._saver is None else self._saver.bytes_written
 
     def find(self, token_ids: list[int]) -> Found | None:
         """The entry that gives most of the beginning of `token_ids`. Reads the index alone."""
@@ -107,8 +100,6 @@ class PrefixStore:
             self._pinned.discard(found.key)
         if caches is None:
             return None
-        self.bytes_read += found.nbytes
-        self.seconds_saved += found.seconds_saved
         if self._saver is not None:
             self._saver.count_use(found.key)
         return caches

@@ -117,20 +117,21 @@ def test_a_prefix_is_written_once(tmp_path: Path) -> None:
         store.save(prompt(70), kv_caches(prompt(70)), 1.0)
         store.save(prompt(70), kv_caches(prompt(70)), 1.0)
     assert store.notes == []
-    written = store.bytes_written
-    assert [path.stat().st_size for path in entry_files(tmp_path)] == [written]
+    (path,) = entry_files(tmp_path)
+    written = path.stat()
     with opened(tmp_path) as store:
         store.save(prompt(70), kv_caches(prompt(70)), 1.0)
-    assert store.bytes_written == 0
+    assert path.stat().st_ino == written.st_ino
 
 
-def test_what_loading_saved_is_counted(tmp_path: Path) -> None:
+def test_an_entry_says_what_it_costs_and_saves(tmp_path: Path) -> None:
     path = saved(tmp_path, prompt(200), seconds=4.0)
     with opened(tmp_path) as store:
-        loaded(store, prompt(200))
-        loaded(store, prompt(100))
-    assert store.bytes_read == 2 * path.stat().st_size
-    assert store.seconds_saved == pytest.approx(6.0)
+        whole, half = store.find(prompt(200)), store.find(prompt(100))
+    assert whole is not None
+    assert half is not None
+    assert whole.nbytes == half.nbytes == path.stat().st_size
+    assert (whole.seconds_saved, half.seconds_saved) == pytest.approx((4.0, 2.0))
 
 
 def test_saving_leaves_the_caches_to_be_used_further(tmp_path: Path) -> None:
