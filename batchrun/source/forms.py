@@ -29,7 +29,7 @@ KNOWN_FIELDS = (
 
 _CHAT_URL = "/v1/chat/completions"
 _COMPLETION_URL = "/v1/completions"
-_CHAT_ONLY = ("tools", "chat_template_kwargs")
+_CHAT_ONLY = ("tools", "tool_choice", "chat_template_kwargs")
 
 
 def read_custom_id(columns: dict[str, Any]) -> str | None:

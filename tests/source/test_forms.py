@@ -166,6 +166,7 @@ def test_null_content_beside_tool_calls_is_empty_text() -> None:
         ({"prompt": 5}, "invalid_request", "prompt"),
         ({"messages": []}, "invalid_request", "messages"),
         ({"prompt": "a", "tools": [TOOL]}, "invalid_request", "tools"),
+        ({"prompt": "a", "tool_choice": "required"}, "invalid_request", "tool_choice"),
         (
             {"prompt": "a", "chat_template_kwargs": {"x": 1}},
             "invalid_request",
