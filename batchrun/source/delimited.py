@@ -84,7 +84,7 @@ def _columns(
     if len(cells) != len(header):
         return RowError(
             _CODE,
-            f"{place} has {len(cells)} cells where the header has {len(header)}; "
+            f"{place} has {len(cells)} where the header has {len(header)} cells; "
             "quote cells that hold the delimiter",
         )
     if not _is_text(cells):

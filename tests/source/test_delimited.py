@@ -61,8 +61,8 @@ def test_line_is_where_the_row_starts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"1", "1 cells where the header has 2"),
-        (b"1,2,3", "3 cells where the header has 2"),
+        (b"1", "1 where the header has 2 cells"),
+        (b"1,2,3", "3 where the header has 2 cells"),
         (b'"1"x,2', "expected after"),
         (b"\xff,2", "UTF-8"),
     ],
