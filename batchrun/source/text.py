@@ -82,7 +82,8 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{error.msg} at character {error.pos + 1}") from error
+        reason = error.msg.removesuffix(" at")  # some of json's reasons end so
+        raise ValueError(f"{reason} at character {error.pos + 1}") from error
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     if text.count("{") + text.count("[") > _MAX_DEPTH:

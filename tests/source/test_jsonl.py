@@ -58,6 +58,11 @@ def fault_of(line: bytes) -> RowError:
     return fault.columns
 
 
+def test_a_control_character_in_a_string_is_named_with_its_place() -> None:
+    message = fault_of(b'{"a": "b\x0bc"}').message
+    assert message.endswith("Invalid control character at character 9")
+
+
 @given(
     objects=st.lists(OBJECTS, max_size=5),
     ends=st.lists(st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\n", " \r\n"]), min_size=5),
