@@ -125,7 +125,7 @@ def check_fields(body: Body, known: frozenset[str]) -> None:
 
 
 def _nearest(name: str, known: frozenset[str]) -> str:
-    nearest = get_close_matches(name, sorted(known), n=1)
+    nearest = get_close_matches(name, sorted(known), n=1, cutoff=0.7)
     return f"did you mean {nearest[0]}?" if nearest else "remove it"
 
 

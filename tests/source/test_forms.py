@@ -253,8 +253,9 @@ def test_unknown_field_of_a_body_names_the_nearest_known(name: str, nearest: str
     assert f"did you mean {nearest}?" in error.message
 
 
-def test_unknown_field_like_no_other_is_a_fault() -> None:
-    error = fault_of(in_body(zzzzqqq=1))
+@pytest.mark.parametrize("name", ["zzzzqqq", "input"])
+def test_unknown_field_like_no_other_is_a_fault(name: str) -> None:
+    error = fault_of(in_body(**{name: 1}))
     assert error.code == "unknown_field"
     assert "did you mean" not in error.message
 
