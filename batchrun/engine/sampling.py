@@ -48,7 +48,7 @@ class Sampler:
 
     def __init__(self, rows: Many[Sequence | None], vocab_size: int):
         places = [(place, row) for place, row in enumerate(rows) if row is not None]
-        self._bias = _LogitBias.of(places)
+        self._bias = _LogitBias.of(places, vocab_size)
         self._penalties = _Penalties.of(places, vocab_size)
         self._draws = _Draws.of(places)
         self._scores = _Scores.of(places, vocab_size)
@@ -76,11 +76,13 @@ class _LogitBias:
         self._values = mx.array(values, dtype=mx.float32)
 
     @classmethod
-    def of(cls, places: list[tuple[int, Sequence]]) -> _LogitBias | None:
+    def of(cls, places: list[tuple[int, Sequence]], vocab_size: int) -> _LogitBias | None:
+        # Tokenizers may have ids that the model never got: MLX would write beyond the array.
         entries = [
             (place, token, value)
             for place, row in places
             for token, value in row.prompt.sampling.logit_bias
+            if token < vocab_size
         ]
         return cls(entries) if entries else None
 

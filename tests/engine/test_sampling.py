@@ -145,6 +145,12 @@ def test_a_neighbours_top_p_takes_no_tokens_away(monkeypatch: pytest.MonkeyPatch
     assert together[:1] == alone == [0]
 
 
+def test_a_bias_on_an_id_that_the_model_lacks_is_nobodys() -> None:
+    rows = [sequence(0, {"logit_bias": ((VOCAB, 100.0), (3, 5.0))}), sequence(1, {})]
+    tokens = Sampler(rows, VOCAB)(mx.eye(VOCAB)[:2]).tokens.tolist()
+    assert tokens == [3, 1]
+
+
 def test_half_precision_logits_are_sampled_in_float32() -> None:
     """In bfloat16 the probabilities of many tokens would add up to less than the last of them."""
     rows = [sequence(i, {"temperature": 1.0}) for i in range(64)]
