@@ -1,4 +1,4 @@
-"""Fixtures for every room: tiny models, each written once a session."""
+"""Fixtures for every room: tiny models, each written once a session, and runs on one of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import batchrun
 from batchrun import device
+from batchrun.report.summary import Summary
 from tests import tiny
+from tests.running import write_jsonl
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when first imported
 device.prepare()
@@ -41,3 +44,15 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return built[key]
 
     return get
+
+
+@pytest.fixture
+def run(tmp_path: Path, tiny_model: Callable[..., Path], output: Path) -> Callable[..., Summary]:
+    """`run(rows, **flags)`: the rows through a tiny model into the test's `output`."""
+
+    def run(rows: list[Any], **flags: Any) -> Summary:
+        defaults = {"model": str(tiny_model("llama")), "max_tokens": 4, "quiet": True}
+        path = write_jsonl(tmp_path / "in.jsonl", rows)
+        return batchrun.run(path, output=output, **(defaults | flags))
+
+    return run

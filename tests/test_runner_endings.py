@@ -18,7 +18,7 @@ from batchrun.errors import RunError
 from batchrun.models import LoadedModel
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
-from tests.running import read_jsonl, read_parquet, texts, write_jsonl
+from tests.running import read_jsonl, read_parquet, texts
 
 GOOD = {"prompt": "good"}
 BAD: dict[str, Any] = {"prompt": "bad", "stream": True}
@@ -27,18 +27,6 @@ BAD: dict[str, Any] = {"prompt": "bad", "stream": True}
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     return tmp_path / "out.parquet"
-
-
-@pytest.fixture
-def run(tmp_path: Path, tiny_model: Callable[..., Path], output: Path) -> Callable[..., Summary]:
-    """`run(rows, **flags)`: the rows through a tiny model into `output`."""
-
-    def run(rows: list[Any], **flags: Any) -> Summary:
-        defaults = {"model": str(tiny_model("llama")), "max_tokens": 4, "quiet": True}
-        path = write_jsonl(tmp_path / "in.jsonl", rows)
-        return batchrun.run(path, output=output, **(defaults | flags))
-
-    return run
 
 
 def good(count: int, **fields: Any) -> list[dict[str, Any]]:

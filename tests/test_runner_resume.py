@@ -23,18 +23,6 @@ def output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / f"out.{request.param}"
 
 
-@pytest.fixture
-def run(tmp_path: Path, tiny_model: Callable[..., Path], output: Path) -> Callable[..., Summary]:
-    """`run(rows, **flags)`: the rows through a tiny model into `output`."""
-
-    def run(rows: list[Any], **flags: Any) -> Summary:
-        defaults = {"model": str(tiny_model("llama")), "max_tokens": 4, "quiet": True}
-        path = write_jsonl(tmp_path / "in.jsonl", rows)
-        return batchrun.run(path, output=output, **(defaults | flags))
-
-    return run
-
-
 def rows(*names: str, **fields: Any) -> list[dict[str, Any]]:
     return [{"custom_id": name, "prompt": f"about {name}"} | fields for name in names]
 
