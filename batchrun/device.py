@@ -12,7 +12,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -47,10 +47,6 @@ class Device:
     memory_total: int
     memory_limit: int
     mlx_version: str
-
-    def describe(self) -> dict[str, Any]:
-        """What the report says of it."""
-        return asdict(self)
 
 
 class PeakMemory(NamedTuple):
@@ -190,7 +186,7 @@ def _cgroup_figures() -> list[tuple[int, int]]:
             most = (folder / limit).read_text(encoding="ascii").strip()
             used = int((folder / usage).read_text(encoding="ascii"))
             stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # a container may hide them
             continue
         if most != "max":
             found.append((int(most), used - int(stat.get(cache, 0))))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
 from batchrun import device, folders, models, sink
@@ -79,7 +79,7 @@ def execute(config: RunConfig) -> Summary:
             ended.stats,
             config,
             model=ended.model,
-            device=ended.device.describe(),
+            device=asdict(ended.device),
             peak_memory=device.peak_memory(),
             outcome=ended.outcome,
             reason=ended.reason,

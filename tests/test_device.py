@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import mlx.core as mx
@@ -80,8 +81,8 @@ def test_works_without_compiler_and_nvidia_tools_in_another_thread() -> None:
     assert done.stdout.split()[1] == "512.0"
 
 
-def test_describe_names_device_blas_memory_and_version() -> None:
-    facts = device.prepare().describe()
+def test_the_record_names_device_blas_memory_and_version() -> None:
+    facts = asdict(device.prepare())
     assert facts["kind"] in ("metal", "cuda", "cpu")
     assert facts["mlx_version"] == mx.__version__
     assert 0 < facts["memory_limit"] <= facts["memory_total"]
@@ -171,6 +172,16 @@ def test_a_container_without_limit_does_not_count(
     for name, text in (("max", "max"), ("current", "1"), ("stat", "inactive_file 1")):
         (tmp_path / f"memory.{name}").write_text(f"{text}\n")
     monkeypatch.setattr(device, "_CGROUPS", tmp_path)
+    assert device._cgroup_figures() == []
+
+
+def test_a_container_that_hides_its_limit_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(*_args: object, **_options: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(device.Path, "read_text", forbidden)
     assert device._cgroup_figures() == []
 
 

@@ -36,8 +36,8 @@ class Meter:
     seconds of all.
     """
 
-    def __init__(self, total: int | None = None, clock: Callable[[], float] = time.monotonic):
-        self.total = total
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.total: int | None = None
         self.num_completed = 0
         self.num_reused = 0
         self.num_failed = 0

@@ -42,7 +42,8 @@ def meter(
     """A meter at the end of a run: `errors` are messages by code; `truncated` rows are among the
     completed. Every completed row has 100 prompt tokens, 40 of them cached, and 20 generated."""
     clock = Clock()
-    made = Meter(total, clock)
+    made = Meter(clock)
+    made.total = total
     for _ in range(reused):
         made.reused("stop")
     for index in range(completed):

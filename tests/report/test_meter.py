@@ -13,7 +13,7 @@ from tests.report.figures import Clock
 
 
 def test_counts_rows_tokens_and_reasons() -> None:
-    meter = Meter(total=4)
+    meter = Meter()
     meter.completed(10, 4, 7, "stop")
     meter.completed(5, 0, 3, "length")
     meter.reused("stop")
