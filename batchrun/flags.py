@@ -180,8 +180,10 @@ def _kv_bits(value: int | str | None) -> int | None:
 
 
 def _seed(value: int | None) -> int | None:
-    if value is not None and not -(2**63) <= value < 2**64:
-        raise UsageError(f"--seed must be a whole number of 64 bits, not {value}")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
+        raise UsageError(f"--seed must be a whole number of 64 bits, not {value!r}")
     return value
 
 
