@@ -77,11 +77,12 @@ class _Asked:
         self.rows = self.duplicates = self.tokens = self.duplicate_tokens = 0
 
     def __iter__(self) -> Iterator[Prompt]:
-        seen: set[tuple[str, int]] = set()
+        # Hashes, not keys: nothing else here grows with the number of rows.
+        seen: set[int] = set()
         for prompt in self._prompts:
             self.rows += 1
             self.tokens += len(prompt.token_ids)
-            request = (prompt.key, prompt.sampling.n)
+            request = hash((prompt.key, prompt.sampling.n))
             if prompt.sampling.has_one_answer:
                 if request in seen:
                     self.duplicates += 1
