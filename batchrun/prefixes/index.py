@@ -55,14 +55,14 @@ class Entry(Use):
         return key_of(chain(self.model, self.tokens), self.tokens, self.length) == self.key
 
 
-class Damaged(Exception):
+class Damaged(sqlite3.DatabaseError):
     """The index cannot be read as one."""
 
 
 class Index:
     """Opens the index in `folder`, or makes it, readable by its owner alone.
 
-    Raises OSError, sqlite3.Error, Damaged. Methods raise sqlite3.Error.
+    Raises OSError, sqlite3.Error, of which Damaged. Methods raise sqlite3.Error.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -87,7 +87,7 @@ class Saver:
                 upkeep.sweep(self._folder, index)
                 while (job := self._jobs.get()) is not None and not self._is_stopping:
                     job(index)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, MemoryError) as error:
             self._note(f"Prefixes are not saved any more in {self._folder}: {reason(error)}")
             self._jobs = SimpleQueue()
 
@@ -130,6 +130,8 @@ def free_bytes(folder: Path) -> int:
     return usage.free - min(_SPARED_BYTES, int(usage.total * _SPARED_SHARE))
 
 
-def reason(error: OSError | sqlite3.Error) -> str:
+def reason(error: OSError | sqlite3.Error | MemoryError) -> str:
     """What an error says, without the path in it."""
+    if isinstance(error, MemoryError):
+        return "memory ran out"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchrun.prefixes import catalog, saver
+from batchrun.prefixes import catalog, saver, upkeep
 from batchrun.prefixes.index import NAME
 from tests.prefixes.builders import (
     OTHER_MODEL,
@@ -133,6 +133,34 @@ def test_values_in_the_index_that_cannot_be(change: str, tmp_path: Path) -> None
             assert loaded(store, token_ids) in (None, ONE[: len(token_ids)])
             store.save(TWO, kv_caches(TWO), 1.0)
             assert "digest" in change or store.notes == []
+
+
+def test_an_index_that_another_process_damages_at_once_again_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, ONE)
+    with sqlite3.connect(tmp_path / NAME) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    monkeypatch.setattr(upkeep, "remove_index", lambda folder: None)
+    with opened(tmp_path) as store:
+        assert store.find(ONE) is None
+        store.save(TWO, kv_caches(TWO), 1.0)
+    assert len(store.notes) == 1
+    assert "layout 99" in store.notes[0]
+
+
+def test_memory_that_runs_out_while_saving_ends_only_the_saving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(saver.Saver, "_write", no_memory)
+    with opened(tmp_path) as store:
+        store.save(ONE, kv_caches(ONE), 1.0)
+    assert store.notes == [f"Prefixes are not saved any more in {tmp_path}: memory ran out"]
+    assert entry_files(tmp_path) == []
 
 
 def test_tokens_in_the_index_that_are_not_the_entrys_give_no_part_of_it(tmp_path: Path) -> None:
