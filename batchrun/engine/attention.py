@@ -20,7 +20,8 @@ from mlx_lm.models import base
 from batchrun.engine import fastmath
 from batchrun.engine.kv import Model
 from batchrun.engine.plainkv import PackedPrefixKV, PrefillKV, PrefixKV
-from batchrun.engine.ring import HIDDEN, RingKV
+from batchrun.engine.ring import HIDDEN
+from batchrun.engine.ringkv import RingKV
 
 upstream_attention = base.scaled_dot_product_attention
 

@@ -20,7 +20,8 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 from batchrun.engine.plainkv import PrefillKV, PrefixKV, PrefixState
-from batchrun.engine.ring import Ring, RingKV
+from batchrun.engine.ring import Ring
+from batchrun.engine.ringkv import RingKV
 
 
 class Model(Protocol):

@@ -80,6 +80,7 @@ class Engine:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._done: list[Completion | Failure] = []
         self._in_flight: Step | None = None
+        self._joining: list[Sequence] = []
         self._prefill: Prefill | None = None
         self._batch = self._new_batch()
 
@@ -148,12 +149,17 @@ class Engine:
         """Begin to prefill waiting sequences if there is room for some."""
         if self._prefill or not self._has_room:
             return
-        live = self._batch.live
-        taken = self._queue.take(
-            self._width.limit - len(live), live, self._max_num_batched_tokens, self._prefix_bytes()
-        )
+        taken = self._take()
+        if not taken and self._queue and self._pool.shrink(self._queue.next_prefix):
+            taken = self._take()
         if taken:
+            self._joining = taken
             self._prefill = Prefill(self._model, taken, self._pool, self._traits)
+
+    def _take(self) -> list[Sequence]:
+        live = self._batch.live
+        room = self._width.limit - len(live)
+        return self._queue.take(room, live, self._max_num_batched_tokens, self._prefix_bytes())
 
     def _prefix_bytes(self) -> int:
         """Memory of every shared prefix that is kept or used."""
@@ -179,7 +185,7 @@ class Engine:
             self._batch.compact()
             self._batch.caches.ring.max_rows = self._width.most
             self._batch.extend(prefill)
-            self._prefill = None
+            self._prefill, self._joining = None, []
             self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
             kv_bytes = self._batch.caches.nbytes + self._prefix_bytes()
             self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)
@@ -251,13 +257,13 @@ class Engine:
     def _unfinished(self) -> list[Sequence]:
         """Every sequence that is somewhere between the queue and its ending."""
         in_flight = self._in_flight.rows if self._in_flight else []
-        joining = self._prefill.sequences if self._prefill else []
-        everyone = {id(s): s for s in [*in_flight, *self._batch.rows, *joining] if s is not None}
+        places = [*in_flight, *self._batch.rows, *self._joining]
+        everyone = {id(sequence): sequence for sequence in places if sequence is not None}
         return [s for s in everyone.values() if s.ending is None]
 
     def _reset(self) -> None:
-        self._in_flight = None
-        self._prefill = None
+        self._in_flight = self._prefill = None
+        self._joining = []
         self._batch = self._new_batch()
 
     def _new_batch(self) -> Batch:
@@ -269,10 +275,8 @@ class Engine:
         )
 
     def _note(self) -> None:
-        joining = len(self._prefill.sequences) if self._prefill else 0
-        self.stats.running = len(self._batch.live) + joining
+        self.stats.running = len(self._batch.live) + len(self._joining)
         self.stats.peak_running = max(self.stats.peak_running, self.stats.running)
-        self.stats.waiting = len(self._queue)
         self.stats.max_num_seqs = self._width.most
 
 

@@ -51,6 +51,11 @@ class Queue:
         """Nothing waits and nothing more will come."""
         return self._exhausted and not self._waiting and not self._empty
 
+    @property
+    def next_prefix(self) -> Prefix | None:
+        """That of the sequence which is to go next."""
+        return self._waiting[0].prompt.prefix
+
     def allows(self, kv_bytes: int) -> bool:
         """Whether caches may take so much."""
         return self._kv_bytes is None or kv_bytes <= self._kv_bytes
@@ -92,6 +97,8 @@ class Queue:
         while self._waiting and len(taken) < room:
             sequence = self._waiting[0]
             used += sequence.kv_bytes
+            if not taken:
+                used += self._new_prefix_bytes(sequence)
             # With nothing else running there is no better moment to try.
             if not self.allows(used) and (running or taken):
                 break
@@ -100,12 +107,19 @@ class Queue:
             taken.append(self._waiting.popleft())
         return taken
 
+    def _new_prefix_bytes(self, sequence: Sequence) -> int:
+        """Memory of a sequence's shared prefix if that is still to be computed."""
+        prefix = sequence.prompt.prefix
+        if prefix is None or self._pool.get(prefix) is not None:
+            return 0
+        return sum(cost.bytes(len(prefix.token_ids)) for cost in self._costs)
+
     def _with_prefix(self, prompt: Prompt) -> Prompt:
-        """A prompt that shares its beginning with no other of this run may do so with an earlier
-        run's. Neighbours that find the same share it."""
+        """A prompt that shares its beginning with none that was planned with it may do so with
+        one before, of this run or an earlier one. Neighbours that find the same share it."""
         if prompt.prefix is not None:
             return prompt
-        length = self._pool.stored_part(prompt.token_ids[:-1])
+        length = self._pool.known_part(prompt.token_ids[:-1])
         if not length:
             return prompt
         token_ids = prompt.token_ids[:length]

@@ -4,11 +4,9 @@ All rows write their next token into the same column, and columns are used in a 
 n tokens lives in the n columns before the write position, wherever that is. So a row joins by
 copying its own tokens only, leaves by being forgotten, and no row is ever shifted because of
 another. Attention does not mind the order of keys; a mask by age says which columns are a row's
-own.
-Rows that share a prefix have only what follows it here; the prefix itself is kept once.
+own. Rows that share a prefix have only what follows it here; the prefix itself is kept once.
 
-`Ring` is that geometry, the same for every layer; `RingKV` is one layer's keys and values, with the
-names that mlx-lm's models expect of a cache.
+`Ring` is that geometry, the same for every layer.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from batchrun.engine import kvbits
-from batchrun.engine.kvbits import Parts
 from batchrun.engine.plainkv import PackedPrefixKV, PrefixKV, PrefixState
 
 # Columns are added and removed in steps: a step costs one copy of everything, a spare column a
@@ -184,114 +180,3 @@ class Ring:
     def _forget(self) -> None:
         """What was worked out for the current step no longer holds."""
         self._offset = self._bias = self._mask = None
-
-
-class RingKV:
-    """The keys and values of layer `index`, in `kv_bits` bits a number or, if None, as they are:
-    (capacity, KV heads, columns, head size) each, or None while no row has any token."""
-
-    def __init__(self, ring: Ring, index: int, kv_bits: int | None = None):
-        self.ring = ring
-        self.index = index
-        self.kv_bits = kv_bits  # mlx-lm takes a cache with an attribute `bits` for its own kind
-        self.keys: Parts | None = None
-        self.values: Parts | None = None
-
-    @property
-    def offset(self) -> mx.array:
-        return self.ring.offset
-
-    @property
-    def state(self) -> Parts:
-        return (*(self.keys or ()), *(self.values or ()))
-
-    @property
-    def nbytes(self) -> int:
-        return kvbits.nbytes(self.state)
-
-    def empty(self) -> bool:
-        return self.keys is None
-
-    def size(self) -> int:
-        return max(self.ring.lengths)
-
-    def make_mask(
-        self,
-        num_tokens: int,
-        return_array: bool = False,  # noqa: ARG002 mlx-lm's signature
-        window_size: int | None = None,
-    ) -> mx.array:
-        self._check_single(num_tokens)
-        return self.ring.mask(window_size)
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write one token of every row; returns all columns, to be used with `make_mask`'s mask."""
-        self._check_single(keys.shape[2])
-        self.keys = self._write(self.keys, keys)
-        self.values = self._write(self.values, values)
-        return self._fetch(self.keys), self._fetch(self.values)
-
-    def relayout(self, change: Relayout) -> None:
-        if self.keys is not None and self.values is not None:
-            self.keys = tuple(_relayout(part, change) for part in self.keys)
-            self.values = tuple(_relayout(part, change) for part in self.values)
-
-    def extend(self, first_row: int, keys: mx.array, values: mx.array, picks: Many[int]) -> None:
-        """Copy rows `picks` of right-padded `keys` and `values` into the rows from `first_row`
-        on, whose lengths the ring already knows."""
-        self.keys = self._copy(self.keys, first_row, keys, picks)
-        self.values = self._copy(self.values, first_row, values, picks)
-
-    def filter(self, keep: Many[int]) -> None:
-        """Rows already in place cost nothing. `keep` must not move a row over one that is
-        moved later: fill holes from the end."""
-        for row, source in enumerate(keep):
-            if row != source:
-                for part in self.state:
-                    part[row] = part[source]
-
-    def _fetch(self, buffer: Parts) -> mx.array:
-        return kvbits.unpack(tuple(part[: self.ring.rows] for part in buffer), self.kv_bits)
-
-    def _write(self, buffer: Parts | None, new: mx.array) -> Parts:
-        parts = kvbits.pack(new, self.kv_bits)
-        buffer = self._with_room(buffer, parts)
-        head = self.ring.head
-        for part, new_part in zip(buffer, parts, strict=True):
-            part[: self.ring.rows, :, head : head + 1] = new_part
-        return buffer
-
-    def _copy(self, buffer: Parts | None, first_row: int, new: mx.array, picks: Many[int]) -> Parts:
-        parts = kvbits.pack(new, self.kv_bits)
-        buffer = self._with_room(buffer, parts)
-        for row, pick in enumerate(picks, start=first_row):
-            for column, token, count in self.ring.spans(self.ring.lengths[row]):
-                for part, new_part in zip(buffer, parts, strict=True):
-                    part[row, :, column : column + count] = new_part[pick, :, token : token + count]
-        return buffer
-
-    def _with_room(self, buffer: Parts | None, like: Parts) -> Parts:
-        old = buffer or (None,) * len(like)
-        return tuple(map(self._with_capacity, old, like))
-
-    def _with_capacity(self, buffer: mx.array | None, like: mx.array) -> mx.array:
-        _, heads, _, size = like.shape
-        if buffer is None:
-            return mx.zeros((self.ring.capacity, heads, self.ring.columns, size), like.dtype)
-        missing = self.ring.capacity - buffer.shape[0]
-        return mx.pad(buffer, [(0, missing), (0, 0), (0, 0), (0, 0)]) if missing > 0 else buffer
-
-    def _check_single(self, num_tokens: int) -> None:
-        if num_tokens != 1:
-            raise ValueError(f"a decode batch takes one token a row, not {num_tokens}")
-
-
-def _relayout(buffer: mx.array, change: Relayout) -> mx.array:
-    head, columns = change.head, change.columns
-    ordered = [buffer[:, :, head:], buffer[:, :, :head]] if head else [buffer]
-    missing = columns - buffer.shape[2]
-    if missing > 0:
-        rows, heads, _, size = buffer.shape
-        ordered.insert(0, mx.zeros((rows, heads, missing, size), buffer.dtype))
-    moved = mx.concatenate(ordered, axis=2) if len(ordered) > 1 else buffer
-    return moved[:, :, -columns:] if missing < 0 else moved

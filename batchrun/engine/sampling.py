@@ -190,6 +190,11 @@ class _Draws:
         return _column(numbers)
 
 
+# OpenAI's most. The likeliest are always cut off here, whatever rows ask for, so that which of
+# two equal ones counts does not depend on neighbours.
+MAX_TOP_LOGPROBS = 20
+
+
 class _Scores:
     """Log-probabilities under the model's own distribution."""
 
@@ -211,7 +216,10 @@ class _Scores:
         if not self._num_top:  # sorting a vocabulary takes longer than all the rest
             nothing = mx.zeros((len(self._rows), 0))
             return ScoredTokens(self._rows, chosen, nothing, nothing)
-        top_ids = mx.argsort(-logprobs, axis=-1)[:, : self._num_top]
+        cut = min(MAX_TOP_LOGPROBS, logprobs.shape[-1])
+        ids = mx.argpartition(-logprobs, kth=cut - 1, axis=-1)[:, :cut]
+        order = mx.argsort(-mx.take_along_axis(logprobs, ids, axis=-1), axis=-1)
+        top_ids = mx.take_along_axis(ids, order, axis=-1)[:, : self._num_top]
         top = mx.take_along_axis(logprobs, top_ids, axis=-1)
         return ScoredTokens(self._rows, chosen, top_ids, top)
 

@@ -6,6 +6,7 @@ run left on disk is not computed at all.
 from __future__ import annotations
 
 import time
+from array import array
 from collections import OrderedDict
 from typing import Any, Protocol
 
@@ -98,7 +99,7 @@ class PrefixPool:
         self._traits = traits
         self._store = store
         self._stats = stats
-        self._kept: OrderedDict[int, tuple[PrefixJob, PrefixState]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[PrefixJob, PrefixState]] = OrderedDict()
 
     @property
     def states(self) -> list[PrefixState]:
@@ -106,10 +107,10 @@ class PrefixPool:
         return whole + [state.packed for state in whole if state.packed]
 
     def get(self, prefix: Prefix | None) -> PrefixState | None:
-        kept = self._kept.get(id(prefix))
+        kept = self._kept.get(_key(prefix))
         if kept is None:
             return None
-        self._kept.move_to_end(id(prefix))
+        self._kept.move_to_end(_key(prefix))
         return kept[1]
 
     def missing(self, prefix: Prefix | None) -> list[Prefix]:
@@ -128,7 +129,7 @@ class PrefixPool:
         """Start on a prefix, from the longest part of it that is at hand."""
         base, seconds = self.get(prefix.parent), 0.0
         if base is not None:
-            seconds = self._kept[id(prefix.parent)][0].seconds
+            seconds = self._kept[_key(prefix.parent)][0].seconds
         found = self._find(prefix.token_ids)
         if found is not None and found.length > (base.length if base else 0):
             loaded = self._load(found)
@@ -141,17 +142,33 @@ class PrefixPool:
         state = job.state()
         if self._traits.kv_bits and self._traits.shares:
             state = state.with_packed(self._traits.kv_bits)
-        self._kept[id(job.prefix)] = (job, state)
+        self._kept[_key(job.prefix)] = (job, state)
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         if self._store is not None and job.num_fed:
             caches = [_to_mlx_lm(layer) for layer in state.layers]
             self._store.save(job.prefix.token_ids, caches, job.seconds)
 
-    def stored_part(self, token_ids: list[int]) -> int:
-        """How many of `token_ids` are stored; 0 if computing them is as quick as reading them."""
+    def known_part(self, token_ids: list[int]) -> int:
+        """How many of `token_ids` are a prefix kept here, or stored; what is computed as quickly
+        as it is read does not count."""
+        prefixes = [job.prefix.token_ids for job, _ in self._kept.values()]
+        kept = [len(ids) for ids in prefixes if token_ids[: len(ids)] == ids]
         found = self._find(token_ids)
-        return found.length if found and found.seconds_saved > found.nbytes / READ_RATE else 0
+        if found is not None and found.seconds_saved > found.nbytes / READ_RATE:
+            kept.append(found.length)
+        return max(kept, default=0)
+
+    def shrink(self, needed: Prefix | None) -> bool:
+        """Let go of all that `needed` does not begin with; tells if there was any."""
+        chain = set()
+        while needed is not None:
+            chain.add(_key(needed))
+            needed = needed.parent
+        idle = self._kept.keys() - chain
+        for key in idle:
+            del self._kept[key]
+        return bool(idle)
 
     def clear(self) -> None:
         self._kept.clear()
@@ -174,6 +191,11 @@ class PrefixPool:
         if not self._traits.batched or not is_plain(cache):
             return cache
         return None if cache.empty() else PrefixKV(*cache.keys_and_values())
+
+
+def _key(prefix: Prefix | None) -> bytes:
+    """The tokens, as windows planned one after the other may find the same prefix."""
+    return array("i", prefix.token_ids if prefix else ()).tobytes()
 
 
 def _to_mlx_lm(layer: Any) -> Any:

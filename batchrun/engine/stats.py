@@ -28,7 +28,6 @@ class EngineStats:
     running: int = 0
     peak_running: int = 0
     max_num_seqs: int = 0
-    waiting: int = 0
     kv_bytes_peak: int = 0
     retries: int = 0
     notes: list[str] = field(default_factory=list)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from statistics import median
 
 # Where nobody says how many rows to run, these are tried in turn.
-LADDER = (32, 48, 64, 96, 128)
+LADDER = (32, 64, 96, 128)
 
 # A rate is the median over this many steps, so that other work on the machine hardly shows, in
 # which at least this share of the rows ran.
-NUM_STEPS = 16
+NUM_STEPS = 24
 FULL_SHARE = 7 / 8
 
 # More rows stay if they make at least this many times the tokens a second.

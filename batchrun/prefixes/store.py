@@ -60,7 +60,7 @@ class PrefixStore:
         self._model = fingerprint
         self._model_name = model_name
         self._max_bytes = max_bytes
-        self._pinned: set[str] = set()  # found, perhaps to be loaded
+        self._pinned: set[str] = set()  # being loaded
         self._not_loadable: set[str] = set()
         self._index: Index | None = None
         self._saver: Saver | None = None
@@ -82,7 +82,6 @@ class PrefixStore:
             return None
         if found is None or found.key in self._not_loadable:
             return None
-        self._pinned.add(found.key)
         return found
 
     def load(self, found: Found) -> list[Any] | None:
@@ -90,6 +89,7 @@ class PrefixStore:
 
         None if the entry is damaged, upon which it is removed, or gone.
         """
+        self._pinned.add(found.key)
         try:
             caches = self._read(found)
         except RuntimeError as error:  # the file is whole: memory ran out

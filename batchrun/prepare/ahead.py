@@ -15,7 +15,7 @@ from typing import Generic, Self, TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 
-_WAIT = 0.005
+_WAIT = 0.001
 
 
 class Ahead(Generic[T]):
