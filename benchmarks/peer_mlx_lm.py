@@ -10,8 +10,10 @@ BATCHRUN_BLAS=off leaves mlx-lm as it is installed.
 
 from __future__ import annotations
 
+import copy
 import json
 import time
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ BLAS = device.prepare().blas  # before anything else imports MLX
 import mlx.core as mx  # noqa: E402
 from mlx_lm import load  # noqa: E402
 from mlx_lm.generate import BatchGenerator  # noqa: E402
+from mlx_lm.models.cache import make_prompt_cache  # noqa: E402
 from mlx_lm.utils import dequantize_model  # noqa: E402
 
 Row = dict[str, Any]
@@ -35,7 +38,10 @@ Row = dict[str, Any]
 @click.argument("answers", type=click.Path(path_type=Path))
 @click.option("--dtype", default="float32", show_default=True)
 @click.option("--max-num-seqs", default=32, show_default=True)
-def main(model: str, rows: Path, answers: Path, dtype: str, max_num_seqs: int) -> None:
+@click.option("--shared-prefix", is_flag=True, help="Hand in what all prompts begin with.")
+def main(
+    model: str, rows: Path, answers: Path, dtype: str, max_num_seqs: int, shared_prefix: bool
+) -> None:
     """Answer ROWS with MODEL, weights unpacked to DTYPE."""
     module, tokenizer = _load(model, getattr(mx, dtype))
     asked = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
@@ -49,7 +55,16 @@ def main(model: str, rows: Path, answers: Path, dtype: str, max_num_seqs: int) -
     )
     start = time.perf_counter()
     with generator.stats() as stats:
-        tokens = _generate(generator, prompts, [row["max_tokens"] for row in asked])
+        prefix = _common_beginning(prompts) if shared_prefix else []
+        caches = _copies_of_prefix(module, prefix, len(prompts)) if prefix else None
+        own = [prompt[len(prefix) :] for prompt in prompts]
+        uids = generator.insert(
+            own,
+            [row["max_tokens"] for row in asked],
+            caches=caches,
+            all_tokens=[list(prefix) for _ in prompts],
+        )
+        tokens = _generate(generator, uids)
     seconds = time.perf_counter() - start
     with answers.open("w", encoding="utf-8") as file:
         for row, token_ids in zip(asked, tokens, strict=True):
@@ -78,12 +93,22 @@ def _load(path: str, dtype: mx.Dtype) -> tuple[Any, Any]:
     return module, tokenizer
 
 
-def _generate(
-    generator: BatchGenerator, prompts: list[list[int]], max_tokens: list[int]
-) -> list[list[int]]:
+def _common_beginning(prompts: list[list[int]]) -> list[int]:
+    columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
+    return [ids[0] for ids in takewhile(lambda ids: len(set(ids)) == 1, columns)]
+
+
+def _copies_of_prefix(module: Any, prefix: list[int], count: int) -> list[Any]:
+    cache = make_prompt_cache(module)
+    module(mx.array([prefix]), cache=cache)
+    mx.eval([layer.state for layer in cache])
+    return [copy.deepcopy(cache) for _ in range(count)]
+
+
+def _generate(generator: BatchGenerator, uids: list[int]) -> list[list[int]]:
     """The generated tokens of every prompt, without the one that says stop."""
-    tokens: dict[int, list[int]] = {uid: [] for uid in generator.insert(prompts, max_tokens)}
-    running = len(prompts)
+    tokens: dict[int, list[int]] = {uid: [] for uid in uids}
+    running = len(uids)
     while running:
         for response in generator.next()[1]:
             if response.finish_reason != "stop":

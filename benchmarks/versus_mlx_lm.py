@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class Job:
     rows: int
     model: str | None
     max_num_seqs: int
+    shared_prefix: bool = False
 
     @property
     def folder(self) -> Path:
@@ -73,6 +74,7 @@ class Job:
 @click.option("--model", help="A model's folder or Hub name.  [default: batchrun's default model]")
 @click.option("--max-num-seqs", default=32, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--shared-prefix", is_flag=True)
 @click.option("--as-installed", type=click.IntRange(0), default=0, metavar="ROWS")
 def main(
     workload: str,
@@ -80,15 +82,18 @@ def main(
     model: str | None,
     max_num_seqs: int,
     rounds: int,
+    shared_prefix: bool,
     as_installed: int,
 ) -> None:
     """Run WORKLOAD of so many ROWS through both in turns, and print figures and their ratios.
 
+    With --shared-prefix, mlx-lm is handed what all prompts begin with, computed once.
     With --as-installed, mlx-lm also runs once on the first ROWS of them, in bfloat16 and on the
     BLAS that its wheel links.
     """
     with tempfile.TemporaryDirectory() as folder:
         job = _job(Path(folder), workload, rows, model, max_num_seqs)
+        job = replace(job, shared_prefix=shared_prefix)
         ours: list[Outcome] = []
         theirs: list[Outcome] = []
         for number in range(rounds):
@@ -128,7 +133,8 @@ def run_mlx_lm(job: Job, dtype: str = "float32", **environment: str) -> Outcome:
     """The peer; "rows" counts the generator's time alone."""
     answers = job.folder / "theirs.jsonl"
     model = locate(ModelConfig(model=job.model), click.echo).path
-    flags = ["--dtype", dtype, "--max-num-seqs", job.max_num_seqs]
+    flags: list[object] = ["--dtype", dtype, "--max-num-seqs", job.max_num_seqs]
+    flags += ["--shared-prefix"] * job.shared_prefix
     command = [HERE / "peer_mlx_lm.py", model, job.file, answers, *flags]
     peer, seconds = _run(command, **environment)
     figures = Figures(
