@@ -15,9 +15,10 @@ OutputFormat = Literal["parquet", "jsonl"]
 class SourceConfig:
     """What to read and how a row becomes a request.
 
-    `inputs` are files, globs or "-" for stdin. `system` and `prompt` are Jinja2 templates over a
-    data-set row's columns; with neither, rows must be requests themselves. `sampling` holds the
-    values of fields that a row leaves out. `keep` names input columns to carry along; None is all.
+    `inputs` are files, or "-" for stdin, as `resolve_inputs` gives them. `system` and `prompt` are
+    Jinja2 templates over a data-set row's columns; with neither, rows must be requests themselves.
+    `sampling` holds the values of fields that a row leaves out. `keep` names input columns to carry
+    along; None is all.
     """
 
     inputs: tuple[str, ...]

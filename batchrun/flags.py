@@ -88,7 +88,7 @@ class Flags:
         source = self.source_config(inputs)
         if output is None:
             raise UsageError("no output: say where the answers go, as in -o answers.parquet")
-        check_output(Path(output), resolve_inputs(source.inputs))
+        check_output(Path(output), source.inputs)
         return RunConfig(
             source=source,
             output=Path(output),
@@ -109,8 +109,12 @@ class Flags:
         )
 
     def source_config(self, inputs: Sequence[str | Path]) -> SourceConfig:
+        """The files that there are now: what arrives later is no part of the run.
+
+        Raises UsageError.
+        """
         return SourceConfig(
-            inputs=tuple(map(str, inputs)),
+            inputs=tuple(resolve_inputs(tuple(map(str, inputs)))),
             system=self.system,
             prompt=self.prompt,
             sampling=self._sampling(),

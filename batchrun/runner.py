@@ -27,7 +27,7 @@ from batchrun.report.meter import Meter
 from batchrun.report.progress import Progress
 from batchrun.report.summarize import summarize
 from batchrun.report.summary import Outcome, Summary, report_path, write_report
-from batchrun.source import count_rows, kept_schema, read_requests, resolve_inputs
+from batchrun.source import count_rows, kept_schema, read_requests
 from batchrun.stopping import Stop
 
 
@@ -61,12 +61,13 @@ def execute(config: RunConfig) -> Summary:
     stop = Stop(max_time=config.max_time, grace=config.grace)
     meter = Meter()
     kind = sink.output_format(config.output, config.format)
+    rows = read_requests(config.source)
     schema = kept_schema(config.source)
     sink.load_format(kind)
     with ExitStack() as stack:
         stack.enter_context(sink.hold(config.output))
         stack.enter_context(stop.on_signals())
-        start = _start(config, meter)
+        start = _start(config, rows, meter)
         journal = stack.enter_context(_journal(config, kind))
         meter.total = _expected(config)
         ended = _answer_rows(config, start, journal, meter, stop)
@@ -89,11 +90,11 @@ def execute(config: RunConfig) -> Summary:
     return summary
 
 
-def _start(config: RunConfig, meter: Meter) -> _Start:
+def _start(config: RunConfig, rows: Iterator[Request | Failure], meter: Meter) -> _Start:
     with meter.phase("load"):
         files = models.locate(config.model, _say)
         words = models.load_tokenizer(files, config.model)
-    return _Start(files, words, read_requests(config.source))
+    return _Start(files, words, rows)
 
 
 def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
@@ -118,7 +119,7 @@ def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
 
 
 def _expected(config: RunConfig) -> int | None:
-    total = count_rows(resolve_inputs(config.source.inputs))
+    total = count_rows(config.source.inputs)
     limit = config.source.limit
     return total if limit is None or total is None else min(total, limit)
 

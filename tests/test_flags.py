@@ -97,12 +97,20 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
     )
 
 
-def test_keep_all_keeps_every_column() -> None:
-    assert Flags(keep_all=True, keep=("x",)).source_config(["in.jsonl"]).keep is None
+def test_keep_all_keeps_every_column(rows: Path) -> None:
+    assert Flags(keep_all=True, keep=("x",)).source_config([rows]).keep is None
 
 
-def test_one_string_stands_for_a_list_of_one() -> None:
-    source = Flags(keep="text", stop="###").source_config(["in.jsonl"])
+def test_a_glob_becomes_the_files_there_are_once_for_the_whole_run(
+    rows: Path, output: Path
+) -> None:
+    config = Flags().run_config([rows.parent / "*.jsonl"], output)
+    (rows.parent / "late.jsonl").write_text("{}")
+    assert config.source.inputs == (str(rows),)
+
+
+def test_one_string_stands_for_a_list_of_one(rows: Path) -> None:
+    source = Flags(keep="text", stop="###").source_config([rows])
 
     assert source.keep == ("text",)
     assert source.sampling.stop == ("###",)

@@ -5,7 +5,7 @@ Memory is that of one row, or of one batch of a Parquet file, however long the i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,7 @@ from batchrun.errors import RowError, UsageError
 from batchrun.records import Failure, Request, Row
 from batchrun.source import delimited, jsonl
 from batchrun.source.cells import parse_structured, parse_typed
-from batchrun.source.files import (
-    Kind,
-    RawRow,
-    is_compressed,
-    is_stream,
-    kind_of,
-    resolve_inputs,
-)
+from batchrun.source.files import Kind, RawRow, is_compressed, is_stream, kind_of
 from batchrun.source.forms import read_custom_id, read_request
 from batchrun.source.templates import BUILT_IN, Template, chat_messages, with_system
 
@@ -39,18 +32,17 @@ def read_requests(config: SourceConfig) -> Iterator[Request | Failure]:
     `config.sampling` whole. Without it rows are requests; `config.system` is then put before
     the messages of chat rows that have no system message of their own.
 
-    Raises UsageError at once for inputs or templates that cannot work, and RunError, after the
-    rows before it, for a file that cannot be read to its end.
+    Raises UsageError at once for templates that cannot work and for a kept column that no file
+    has, and RunError, after the rows before it, for a file that cannot be read to its end.
     """
     recipe = _Recipe(
         config, _template(config.prompt, "--prompt"), _template(config.system, "--system")
     )
-    paths = resolve_inputs(config.inputs)
-    _check_keep(config, paths)
-    return islice(_requests(recipe, paths), config.limit)
+    _check_keep(config)
+    return islice(_requests(recipe), config.limit)
 
 
-def count_rows(paths: list[str]) -> int | None:
+def count_rows(paths: Sequence[str]) -> int | None:
     """How many rows the files hold; None where only reading them whole would tell."""
     counts = [_count(path) for path in paths]
     return None if None in counts else sum(filter(None, counts))
@@ -59,13 +51,12 @@ def count_rows(paths: list[str]) -> int | None:
 def kept_schema(config: SourceConfig) -> pa.Schema | None:
     """The types of the kept columns' values; None unless all inputs are Parquet.
 
-    Raises UsageError for a kept column that no file has, or of types that do not go together.
+    For a configuration that `read_requests` took. Raises UsageError for columns of types that do
+    not go together.
     """
-    paths = resolve_inputs(config.inputs)
-    _check_keep(config, paths)
-    if any(kind_of(path) != "parquet" for path in paths):
+    if any(kind_of(path) != "parquet" for path in config.inputs):
         return None
-    return _kept_schema(config.keep, paths)
+    return _kept_schema(config.keep, config.inputs)
 
 
 @dataclass(frozen=True)
@@ -116,9 +107,9 @@ def _template(source: str | None, flag: str) -> Template | None:
     return None if source is None else Template(source, flag)
 
 
-def _requests(recipe: _Recipe, paths: list[str]) -> Iterator[Request | Failure]:
+def _requests(recipe: _Recipe) -> Iterator[Request | Failure]:
     indices = count()
-    for path in paths:
+    for path in recipe.config.inputs:
         kind = kind_of(path)
         for line, columns in _raw_rows(path, kind, recipe):
             yield recipe.request(Row(next(indices), path, line), columns, kind)
@@ -148,14 +139,14 @@ def _count(path: str) -> int | None:
     return jsonl.count(path)
 
 
-def _check_keep(config: SourceConfig, paths: list[str]) -> None:
+def _check_keep(config: SourceConfig) -> None:
     """Raises UsageError for a kept column that no table has; in JSONL any row may have it.
 
     Headers that cannot be used are found here too, before anything is read.
     """
-    tables = [_column_names(path, kind_of(path)) for path in paths if not is_stream(path)]
+    tables = [_column_names(path, kind_of(path)) for path in config.inputs if not is_stream(path)]
     names = {name for table in tables for name in table or ()}
-    if None in tables or len(tables) < len(paths):
+    if None in tables or len(tables) < len(config.inputs):
         return
     for name in config.keep or ():
         if name not in names:
@@ -172,7 +163,7 @@ def _column_names(path: str, kind: Kind) -> list[str] | None:
     return delimited.read_header(path, kind)
 
 
-def _kept_schema(keep: tuple[str, ...] | None, paths: list[str]) -> pa.Schema:
+def _kept_schema(keep: tuple[str, ...] | None, paths: Sequence[str]) -> pa.Schema:
     import pyarrow as pa
 
     schemas = [_parquet().read_schema(path).remove_metadata() for path in paths]

@@ -14,7 +14,8 @@ import pytest
 from batchrun.config import SourceConfig
 from batchrun.errors import RunError, UsageError
 from batchrun.records import Failure, Request, Sampling
-from batchrun.source import count_rows, kept_schema, read_requests, resolve_inputs
+from batchrun.source import count_rows, kept_schema, read_requests
+from batchrun.source.files import resolve_inputs
 
 USER = [{"role": "user", "content": "hi"}]
 TOOLS = [
@@ -159,8 +160,6 @@ def test_defaults_fill_what_rows_leave_out(tmp_path: Path) -> None:
 
 def test_usage_errors_come_before_the_first_row_is_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"prompt": "a"})
-    with pytest.raises(UsageError):
-        read_requests(SourceConfig(inputs=("nothing.jsonl",)))
     with pytest.raises(UsageError):
         read_requests(SourceConfig(inputs=(path,), prompt="{{"))
 
@@ -387,13 +386,12 @@ def test_kept_schema_is_none_where_not_all_is_parquet(tmp_path: Path) -> None:
     assert kept_schema(SourceConfig(inputs=(one, two), keep=("a",))) is None
 
 
-@pytest.mark.parametrize("ask", [read_requests, kept_schema])
-def test_kept_column_that_no_table_has_is_a_usage_error(tmp_path: Path, ask: Any) -> None:
+def test_kept_column_that_no_table_has_is_a_usage_error(tmp_path: Path) -> None:
     one = table(tmp_path / "1.parquet", {"id": [1]})
     two = write(tmp_path / "2.csv", "review", "x")
-    ask(SourceConfig(inputs=(one, two), keep=("id", "review")))
+    read_requests(SourceConfig(inputs=(one, two), keep=("id", "review")))
     with pytest.raises(UsageError, match=r"--keep lable: no such column; the input has id, review"):
-        ask(SourceConfig(inputs=(one, two), keep=("id", "lable")))
+        read_requests(SourceConfig(inputs=(one, two), keep=("id", "lable")))
 
 
 def test_kept_column_that_a_json_line_lacks_is_null(tmp_path: Path) -> None:
