@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from tqdm import tqdm
@@ -58,15 +59,19 @@ class Progress:
             return
         self._due = now + self._every
         self._sample(now, stats)
-        if self._is_bar:
-            self._draw(meter, stats)
-        else:
-            self._print(now, meter, stats)
+        try:
+            if self._is_bar:
+                self._draw(meter, stats)
+            else:
+                self._print(now, meter, stats)
+        except OSError:  # the terminal or pipe is gone; the run goes on without
+            self._due = float("inf")
 
     def close(self) -> None:
         """Takes the bar away, so that the summary stands alone."""
         if self._bar is not None:
-            self._bar.close()
+            with suppress(OSError):
+                self._bar.close()
 
     def _draw(self, meter: Meter, stats: EngineStats) -> None:
         if self._bar is None:

@@ -41,6 +41,32 @@ class Run:
         self.progress.update(self.meter, self.stats)
 
 
+class Gone(Terminal):
+    """A terminal or pipe that nobody reads any more."""
+
+    def __init__(self, *, is_terminal: bool):
+        super().__init__()
+        self.is_terminal = is_terminal
+        self.attempts = 0
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+    def write(self, text: str) -> int:
+        self.attempts += 1
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_run_goes_on_when_nobody_reads_its_progress(is_terminal: bool) -> None:
+    stream = Gone(is_terminal=is_terminal)
+    run = Run(stream)
+    for _ in range(3):
+        run.step(LINE_SECONDS, rows=1)
+    assert stream.attempts == 1
+    run.progress.close()
+
+
 def test_without_a_terminal_a_line_comes_every_half_minute() -> None:
     stream = io.StringIO()
     run = Run(stream)
