@@ -122,7 +122,7 @@ def test_inputs_come_in_the_order_given_with_i_ones_last(fake: FakeRun) -> None:
     invoke("batchrun -i in.jsonl bad.jsonl '*.jsonl' -o out.parquet")
 
     assert fake.config is not None
-    assert fake.config.source.inputs == ("bad.jsonl", "*.jsonl", "in.jsonl")
+    assert fake.config.source.inputs == ("bad.jsonl", "bad.jsonl", "in.jsonl", "in.jsonl")
 
 
 def test_flags_reach_the_run(fake: FakeRun) -> None:
