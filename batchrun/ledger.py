@@ -52,7 +52,7 @@ class Ledger:
                 self._meter.failed(row.error, row.row)
             elif prompt := self._book(row):
                 yield prompt
-        self._meter.total = num_rows
+        self._meter.num_rows = num_rows
         self._read_all = True
 
     def record(self, finished: Iterable[Completion | Failure]) -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
+from threading import Thread
 
 from batchrun import device, folders, models, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine import Engine
 from batchrun.engine.stats import EngineStats
+from batchrun.errors import RunError
 from batchrun.ledger import Ledger
 from batchrun.plan import in_running_order
 from batchrun.prefixes.store import PrefixStore, fingerprint
@@ -29,6 +31,9 @@ from batchrun.report.summarize import summarize
 from batchrun.report.summary import Outcome, Summary, report_path, write_report
 from batchrun.source import count_rows, kept_schema, read_requests
 from batchrun.stopping import Stop
+
+# How long the report of a run that ended early waits for the number of rows.
+_COUNT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,6 @@ def execute(config: RunConfig) -> Summary:
         stack.enter_context(stop.on_signals())
         start = _start(config, rows, meter)
         journal = stack.enter_context(_journal(config, kind))
-        meter.total = _expected(config)
         ended = _answer_rows(config, start, journal, meter, stop)
         if ended.outcome == "finished":
             with meter.phase("write"):
@@ -118,12 +122,6 @@ def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
     return closing(journal)
 
 
-def _expected(config: RunConfig) -> int | None:
-    total = count_rows(config.source.inputs)
-    limit = config.source.limit
-    return total if limit is None or total is None else min(total, limit)
-
-
 def _answer_rows(
     config: RunConfig, start: _Start, journal: sink.Journal, meter: Meter, stop: Stop
 ) -> _Ended:
@@ -132,6 +130,7 @@ def _answer_rows(
     machine = device.prepare()
     # Rows are read and prepared while the weights load.
     with _read_ahead(config, start, meter) as ahead, device.limits(machine):
+        count = _count_ahead(config, meter)
         ledger = Ledger(journal, meter, model=files.name, decoder=start.words.tokenizer)
         prompts = _wanted(config, meter, stop, ledger.admit(ahead))
         ended = _Ended(EngineStats(), files.name, machine, files.notes)
@@ -143,6 +142,8 @@ def _answer_rows(
             wanted = _wanted(config, meter, stop, ordered)
             ended = _compute(config, model, machine, wanted, ledger, meter, stop)
         journal.commit()
+    if not ledger.is_complete:
+        count.join(_COUNT_SECONDS)
     if _too_many_failures(config, meter):
         reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
         return replace(ended, outcome="failed", reason=reason)
@@ -211,6 +212,18 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
             return preparer.attempt(row)
 
     return Ahead(start.rows, prepare, depth=config.window)
+
+
+def _count_ahead(config: RunConfig, meter: Meter) -> Thread:
+    """Tells the meter how many rows to expect, once they are counted: nothing waits for it."""
+
+    def count() -> None:
+        with suppress(RunError):  # where a file cannot be read, the run itself says so
+            meter.expected = count_rows(config.source)
+
+    thread = Thread(target=count, name="row-count", daemon=True)
+    thread.start()
+    return thread
 
 
 def _identity(config: RunConfig, files: models.ModelFiles) -> str:

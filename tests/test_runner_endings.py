@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -232,6 +233,25 @@ def test_rows_that_fail_before_any_can_run_fail_the_run_without_the_weights(
     summary = run([BAD, *good(50)], fail_on_error=True)
     assert (summary.exit_status, summary.request_counts.failed) == (1, 1)
     assert summary.request_counts.not_run == 50
+
+
+def test_the_start_does_not_wait_until_the_rows_are_counted(
+    run: Callable[..., Summary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = Event()
+    load = models.load
+
+    def count(_config: object) -> int:
+        assert loaded.wait(60)
+        return 5
+
+    def told(*args: Any) -> Any:
+        loaded.set()
+        return load(*args)
+
+    monkeypatch.setattr("batchrun.runner.count_rows", count)
+    monkeypatch.setattr(models, "load", told)
+    assert run(good(5)).exit_status == 0
 
 
 def test_rows_that_fail_in_the_engine_stop_the_run(

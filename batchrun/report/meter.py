@@ -30,14 +30,16 @@ class ErrorCount:
 
 
 class Meter:
-    """The running figures of one run; `total` is the number of rows, or None while unknown.
+    """The running figures of one run. `num_rows` is known once the input is read to its end,
+    `expected` by a count ahead of that; None while unknown.
 
     Counting is for one thread; `phase` may be entered from several at once, and then adds up the
     seconds of all.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.total: int | None = None
+        self.num_rows: int | None = None
+        self.expected: int | None = None
         self.num_completed = 0
         self.num_reused = 0
         self.num_failed = 0
@@ -52,6 +54,11 @@ class Meter:
         self._clock = clock
         self._start = clock()
         self._lock = Lock()
+
+    @property
+    def total(self) -> int | None:
+        """The number of rows as far as it is known."""
+        return self.expected if self.num_rows is None else self.num_rows
 
     @property
     def num_answered(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from batchrun.errors import RowError
@@ -18,10 +19,10 @@ def read(path: str) -> Iterator[RawRow]:
                 yield RawRow(number, _parse(line, f"{path}:{number}"))
 
 
-def count(path: str) -> int:
-    """How many records `read` yields, without parsing them."""
+def count(path: str, limit: int | None = None) -> int:
+    """How many records `read` yields, `limit` at most, without parsing them."""
     with open_lines(path) as lines:
-        return sum(map(_has_row, lines))
+        return sum(map(_has_row, islice(filter(_has_row, lines), limit)))
 
 
 def _has_row(line: bytes) -> bool:

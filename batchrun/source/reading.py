@@ -42,10 +42,18 @@ def read_requests(config: SourceConfig) -> Iterator[Request | Failure]:
     return islice(_requests(recipe), config.limit)
 
 
-def count_rows(paths: Sequence[str]) -> int | None:
-    """How many rows the files hold; None where only reading them whole would tell."""
-    counts = [_count(path) for path in paths]
-    return None if None in counts else sum(filter(None, counts))
+def count_rows(config: SourceConfig) -> int | None:
+    """How many rows `read_requests` gives; None where only reading them would tell.
+
+    Lines are counted, which takes a second a GB. Raises RunError for a file that cannot be read.
+    """
+    total = 0
+    for path in config.inputs:
+        rows = _count(path, config.limit)
+        if rows is None:
+            return None
+        total += rows
+    return total if config.limit is None else min(total, config.limit)
 
 
 def kept_schema(config: SourceConfig) -> pa.Schema | None:
@@ -130,13 +138,13 @@ def _parsed(columns: Columns, kind: Kind) -> Columns:
     return parse_structured(columns) if kind == "parquet" else parse_typed(columns)
 
 
-def _count(path: str) -> int | None:
+def _count(path: str, limit: int | None) -> int | None:
     kind = kind_of(path)
     if kind == "parquet":
         return int(_parquet().count(path))
     if kind != "jsonl" or is_stream(path) or is_compressed(path):
         return None
-    return jsonl.count(path)
+    return jsonl.count(path, limit)
 
 
 def _check_keep(config: SourceConfig) -> None:

@@ -43,7 +43,7 @@ def meter(
     completed. Every completed row has 100 prompt tokens, 40 of them cached, and 20 generated."""
     clock = Clock()
     made = Meter(clock)
-    made.total = total
+    made.expected = total
     for _ in range(reused):
         made.reused("stop")
     for index in range(completed):

@@ -25,7 +25,7 @@ class Run:
     def __init__(self, stream: io.StringIO, total: int | None = 100, *, quiet: bool = False):
         self.clock = Clock()
         self.meter = Meter(self.clock)
-        self.meter.total = total
+        self.meter.expected = total
         self.stats = EngineStats()
         self.progress = Progress(quiet=quiet, stream=stream, clock=self.clock)
 

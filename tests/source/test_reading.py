@@ -53,6 +53,10 @@ def read(*inputs: str, **options: Any) -> list[Request | Failure]:
     return list(read_requests(SourceConfig(inputs=inputs, **options)))
 
 
+def counted(*inputs: str, limit: int | None = None) -> int | None:
+    return count_rows(SourceConfig(inputs=inputs, limit=limit))
+
+
 def requests(*inputs: str, **options: Any) -> list[Request]:
     rows = read(*inputs, **options)
     assert not [str(row.error) for row in rows if isinstance(row, Failure)]
@@ -82,7 +86,7 @@ def test_each_faulty_line_is_one_failure_and_the_counts_add_up(tmp_path: Path) -
         good | {"body": {"messages": USER}},
     )
     rows = read(path)
-    assert count_rows([path]) == len(rows) == 10
+    assert counted(path) == len(rows) == 10
     assert [row.row.index for row in rows] == list(range(10))
     assert [row.row.line for row in rows] == [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     assert [row.error.code if isinstance(row, Failure) else None for row in rows] == [
@@ -411,8 +415,8 @@ def test_csv_header_that_cannot_be_used_is_found_before_any_row(tmp_path: Path) 
 def test_rows_are_counted_over_plain_lines_and_parquet(tmp_path: Path) -> None:
     one = table(tmp_path / "1.parquet", {"a": [1, 2, 3]})
     two = write(tmp_path / "2.jsonl", {}, "", "{", "  ", {})
-    assert count_rows([one, two]) == 6
-    assert count_rows([]) == 0
+    assert counted(one, two) == 6
+    assert [counted(one, two, limit=limit) for limit in (2, 3, 4, 6, 7)] == [2, 3, 4, 6, 6]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl.gz", "a.jsonl", "-"])
@@ -423,7 +427,8 @@ def test_rows_are_not_counted_where_that_means_reading_all(tmp_path: Path, name:
         Path(path).write_bytes(gzip.compress(b"{}\n"))
     elif name != "-":
         Path(path).write_text("a\n1\n")
-    assert count_rows([one, path]) is None
+    assert counted(one, path) is None
+    assert counted(one, path, limit=2) is None
 
 
 # Memory
