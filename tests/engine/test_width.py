@@ -52,9 +52,7 @@ def test_it_stays_where_twice_the_rows_take_twice_as_long():
     assert f"settled on {LADDER[0]} rows at once: more were not faster" in machine.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("best", "ladder"), [(64, [32, 64, 96, 64]), (96, [32, 64, 96, 128, 96])]
-)
+@pytest.mark.parametrize(("best", "ladder"), [(64, [32, 64, 96, 64]), (96, [32, 64, 96, 128, 96])])
 def test_it_goes_back_to_the_last_gain(best, ladder):
     machine = Machine(lambda rows: 0.1 * max(1, rows / best))
     assert run_steps(machine) == best
