@@ -145,14 +145,15 @@ def test_decoding_is_that_of_upstreams_cache_rounded(model, bits):
 
 def test_eight_bits_are_close_to_full_precision(model):
     """Random weights make attention jump from token to token, so not every row stays near."""
-    prompts = mixed_prompts(max_tokens=1, logprobs=True, top_logprobs=320)
+    prompts = mixed_prompts(max_tokens=1, logprobs=True, top_logprobs=20)
     full, packed = scored(model, prompts), scored(model, prompts, kv_bits=8)
     off = []
     for index, completion in full.items():
         exact, rounded = (dict(item.logprobs[0].top) for item in (completion, packed[index]))
-        spread = max(exact.values()) - min(exact.values())
-        off.append(max(abs(exact[token] - rounded[token]) for token in exact) / spread)
-    assert 0 < median(off) < 0.03
+        shared = exact.keys() & rounded.keys()
+        assert len(shared) >= 10
+        off.append(max(abs(exact[token] - rounded[token]) for token in shared))
+    assert 0 < median(off) < 0.3
 
 
 def test_where_attention_is_upstreams(tiny_model, monkeypatch):
