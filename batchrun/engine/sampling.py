@@ -19,6 +19,9 @@ import numpy as np
 
 from batchrun.engine.row import Sequence
 
+# Logits divided by less would overflow; the likeliest token is as sure as can be long before.
+_COLDEST = 1e-20
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredTokens:
@@ -137,7 +140,7 @@ class _Draws:
         self._rows = [row for _, row in places]
         sampling = [row.prompt.sampling for row in self._rows]
         self._places = mx.array([place for place, _ in places])
-        self._temperature = _column([s.temperature for s in sampling])
+        self._temperature = _column([max(s.temperature, _COLDEST) for s in sampling])
         self._min_p = (
             _column([s.min_p for s in sampling]) if any(s.min_p for s in sampling) else None
         )

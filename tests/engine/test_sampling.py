@@ -171,3 +171,10 @@ def test_draws_follow_the_distribution_and_differ_by_row_choice_and_step() -> No
     counts = np.histogram(draws, bins=10, range=(0, 1))[0]
     assert counts.min() > 150
     assert counts.max() < 250
+
+
+@pytest.mark.parametrize("temperature", [1e-9, 1e-38, 1e-45, 1e-300])
+def test_the_lowest_temperatures_take_the_likeliest_token(temperature: float) -> None:
+    logits = np.random.default_rng(5).normal(scale=30, size=(1, VOCAB)).astype(np.float32)
+    row = sequence(0, {"temperature": temperature, "seed": 1})
+    assert Sampler([row], VOCAB)(mx.array(logits)).tokens.tolist() == [int(logits.argmax())]
