@@ -20,11 +20,13 @@ def check_output(output: Path, inputs: Iterable[str]) -> None:
         raise UsageError("-o needs a file: standard output cannot be continued by a later run")
     if output.is_dir():
         raise UsageError(f"{output}: is a folder; name a file in it, as {output / 'out.parquet'}")
-    folder = output.parent
-    if not folder.is_dir():
-        raise UsageError(f"{output}: there is no folder {folder}; make it with: mkdir -p {folder}")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
+    for folder in _folders(output):
+        if not folder.is_dir():
+            raise UsageError(
+                f"{output}: there is no folder {folder}; make it with: mkdir -p {folder}"
+            )
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
     written = (output, errors_path(output), report_path(output))
     for target in written:
         # Output takes the place of what is there: of a device or a pipe, that would be its end.
@@ -33,6 +35,12 @@ def check_output(output: Path, inputs: Iterable[str]) -> None:
     for path in inputs:
         if any(_is_same(path, target) for target in written):
             raise UsageError(f"{path}: is an input, and this run would replace it; change -o")
+
+
+def _folders(output: Path) -> list[Path]:
+    """Where a run writes: beside `output`, and where it leads to if it is a symbolic link."""
+    linked = [Path(os.path.realpath(output)).parent] if output.is_symlink() else []
+    return [output.parent, *linked]
 
 
 def _is_same(path: str, target: Path) -> bool:

@@ -88,6 +88,12 @@ def test_a_folder_that_is_not_there_is_refused(rows: Path, tmp_path: Path) -> No
         check_output(tmp_path / "gone" / "out.jsonl", [str(rows)])
 
 
+def test_a_link_into_a_folder_that_is_not_there_is_refused(rows: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").symlink_to(tmp_path / "gone" / "out.jsonl")
+    with pytest.raises(UsageError, match=r"mkdir -p .*/gone"):
+        check_output(tmp_path / "out.jsonl", [str(rows)])
+
+
 @pytest.mark.parametrize("name", ["-", "/dev/stdout"])
 def test_standard_output_is_refused(rows: Path, name: str) -> None:
     with pytest.raises(UsageError, match="-o needs a file"):

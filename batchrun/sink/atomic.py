@@ -19,11 +19,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A new file that takes the place of `path`, and has the permissions of the file there, when
-    the block ends without an exception.
+    the block ends without an exception. A symbolic link stays: what it leads to is replaced.
 
     Whoever calls this holds the lock of the output, so temporary files of earlier runs are dead
     and are removed. Raises RunError when the file cannot be written; `path` is then as it was.
     """
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with _explained(path):
         _remove_leftovers(path)

@@ -264,6 +264,18 @@ def test_an_output_made_private_stays_so(journal: Journal, tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_link_stays_and_what_it_leads_to_is_written(journal: Journal, tmp_path: Path) -> None:
+    small_run(journal)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    link = tmp_path / "out.jsonl"
+    link.symlink_to(disk / "answers.jsonl")
+    write_output(journal, link, "jsonl")
+    assert link.is_symlink()
+    assert names(disk) == ["answers.jsonl"]
+    assert link.read_bytes()
+
+
 @pytest.mark.parametrize("name", ["out.jsonl", "out.errors.jsonl"])
 def test_a_folder_in_the_way_is_an_error_of_the_run(
     journal: Journal, tmp_path: Path, name: str
