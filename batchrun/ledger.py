@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from batchrun.engine.finishing import Decoder
+from batchrun.errors import RunError
 from batchrun.prepare import with_occurrence
 from batchrun.records import Answer, Completion, Failure, Prompt, TokenLogprob
 from batchrun.report.meter import Meter
@@ -34,6 +35,7 @@ class Ledger:
         self._decoder = decoder
         self._open: dict[str, dict[int, _Asked]] = {}  # by key, then by number of choices
         self._read_all = False
+        self.read_error: RunError | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -41,9 +43,13 @@ class Ledger:
         return self._read_all and not self._open
 
     def admit(self, rows: Iterable[Prompt | Failure | None]) -> Iterator[Prompt | None]:
-        """Book each row as it comes; yield the prompts whose answers have to be computed."""
+        """Book each row as it comes; yield the prompts whose answers have to be computed.
+
+        Where `rows` raise RunError they end there, and it is kept as `read_error`: what was read
+        before it is answered first.
+        """
         num_rows = 0
-        for row in rows:
+        for row in self._readable(rows):
             num_rows += row is not None
             if row is None:
                 yield None
@@ -52,8 +58,9 @@ class Ledger:
                 self._meter.failed(row.error, row.row)
             elif prompt := self._book(row):
                 yield prompt
-        self._meter.num_rows = num_rows
-        self._read_all = True
+        if self.read_error is None:
+            self._meter.num_rows = num_rows
+            self._read_all = True
 
     def record(self, finished: Iterable[Completion | Failure]) -> None:
         """Book what the engine finished; it is safe once this returns."""
@@ -63,6 +70,14 @@ class Ledger:
             else:
                 self._answer(item)
         self._journal.commit()
+
+    def _readable(
+        self, rows: Iterable[Prompt | Failure | None]
+    ) -> Iterator[Prompt | Failure | None]:
+        try:
+            yield from rows
+        except RunError as error:
+            self.read_error = error
 
     def _book(self, prompt: Prompt) -> Prompt | None:
         """The prompt to run for a row, or None if its answer is there or on the way."""

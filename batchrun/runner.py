@@ -10,30 +10,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from threading import Thread
 
 from batchrun import device, folders, models, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine import Engine
 from batchrun.engine.stats import EngineStats
-from batchrun.errors import RunError
 from batchrun.ledger import Ledger
 from batchrun.plan import in_running_order
 from batchrun.prefixes.store import PrefixStore, fingerprint
 from batchrun.prepare import Ahead, Preparer
 from batchrun.records import Failure, Prompt, Request
+from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
 from batchrun.report.progress import Progress
 from batchrun.report.summarize import summarize
 from batchrun.report.summary import Outcome, Summary, report_path, write_report
-from batchrun.source import count_rows, kept_schema, read_requests
+from batchrun.source import kept_schema, read_requests
 from batchrun.stopping import Stop
-
-# How long the report of a run that ended early waits for the number of rows.
-_COUNT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ def execute(config: RunConfig) -> Summary:
     """Run `config` to its end, or as far as it gets, and write output and report.
 
     Raises BatchrunError where there is nothing to report on: a wrong input or path, an output
-    that another run holds, a model that cannot be loaded.
+    that another run holds, a model that cannot be loaded, a disk that cannot be written to.
     """
     stop = Stop(max_time=config.max_time, grace=config.grace)
     meter = Meter()
@@ -130,7 +126,7 @@ def _answer_rows(
     machine = device.prepare()
     # Rows are read and prepared while the weights load.
     with _read_ahead(config, start, meter) as ahead, device.limits(machine):
-        count = _count_ahead(config, meter)
+        count = RowCount(config.source, meter)
         ledger = Ledger(journal, meter, model=files.name, decoder=start.words.tokenizer)
         prompts = _wanted(config, meter, stop, ledger.admit(ahead))
         ended = _Ended(EngineStats(), files.name, machine, files.notes)
@@ -143,10 +139,12 @@ def _answer_rows(
             ended = _compute(config, model, machine, wanted, ledger, meter, stop)
         journal.commit()
     if not ledger.is_complete:
-        count.join(_COUNT_SECONDS)
+        count.settle()
     if _too_many_failures(config, meter):
         reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
         return replace(ended, outcome="failed", reason=reason)
+    if ledger.read_error is not None:
+        return replace(ended, outcome="failed", reason=str(ledger.read_error))
     if not ledger.is_complete:
         return replace(ended, outcome="stopped", reason=stop.reason)
     return ended
@@ -212,18 +210,6 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
             return preparer.attempt(row)
 
     return Ahead(start.rows, prepare, depth=config.window)
-
-
-def _count_ahead(config: RunConfig, meter: Meter) -> Thread:
-    """Tells the meter how many rows to expect, once they are counted: nothing waits for it."""
-
-    def count() -> None:
-        with suppress(RunError):  # where a file cannot be read, the run itself says so
-            meter.expected = count_rows(config.source)
-
-    thread = Thread(target=count, name="row-count", daemon=True)
-    thread.start()
-    return thread
 
 
 def _identity(config: RunConfig, files: models.ModelFiles) -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchrun.errors import RowError
+from batchrun.errors import RowError, RunError
 from batchrun.ledger import Ledger
 from batchrun.records import Completion, Failure, Prompt, Request, Row, Sampling, TokenLogprob
 from batchrun.report.meter import Meter
@@ -226,6 +226,20 @@ def test_it_is_not_complete_before_the_input_was_read_to_its_end(books: Books) -
     first = next(rows)
     assert first is not None
     books.record(done(first))
+    assert not books.ledger.is_complete
+    assert books.meter.total is None
+
+
+def test_an_input_that_breaks_off_ends_the_rows_and_is_never_complete(books: Books) -> None:
+    def broken() -> Iterator[Prompt]:
+        yield prompt(0)
+        raise RunError("in.jsonl: cannot be read to its end")
+
+    first, *others = books.ledger.admit(broken())
+    assert first is not None
+    books.record(done(first))
+    assert others == []
+    assert str(books.ledger.read_error) == "in.jsonl: cannot be read to its end"
     assert not books.ledger.is_complete
     assert books.meter.total is None
 

@@ -15,7 +15,6 @@ import pytest
 
 import batchrun
 from batchrun import models, sink
-from batchrun.errors import RunError
 from batchrun.models import LoadedModel
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
@@ -249,7 +248,7 @@ def test_the_start_does_not_wait_until_the_rows_are_counted(
         loaded.set()
         return load(*args)
 
-    monkeypatch.setattr("batchrun.runner.count_rows", count)
+    monkeypatch.setattr("batchrun.report.counting.count_rows", count)
     monkeypatch.setattr(models, "load", told)
     assert run(good(5)).exit_status == 0
 
@@ -312,7 +311,7 @@ def test_a_signal_while_the_output_is_written_leaves_it_whole(
     assert len(texts(output)) == 5
 
 
-def test_a_source_that_breaks_off_is_an_error_that_loses_nothing(
+def test_a_source_that_breaks_off_fails_the_run_and_loses_nothing(
     run: Callable[..., Summary], tmp_path: Path, output: Path
 ) -> None:
     model = run(good(2)).model
@@ -320,10 +319,16 @@ def test_a_source_that_breaks_off_is_an_error_that_loses_nothing(
     path = tmp_path / "in.jsonl.gz"
     path.write_bytes(whole[:-200])
     flags: dict[str, Any] = {"model": model, "max_tokens": 4, "quiet": True}
-    with pytest.raises(RunError, match="cannot be read to its end"):
-        batchrun.run(path, output=output, **flags)
+    failed = batchrun.run(path, output=output, **flags)
+    assert (failed.status, failed.exit_status) == ("failed", 1)
+    assert failed.reason is not None
+    assert failed.reason.startswith(f"{path}: cannot be read to its end: ")
+    assert failed.request_counts.total is None
+    assert failed.request_counts.completed > 2
+    assert json.loads(Path(failed.report).read_text()) == failed.to_dict()
+    assert output.with_name("out.parquet.journal").exists()
     assert len(texts(output)) == 2
     path.write_bytes(whole)
     summary = batchrun.run(path, output=output, **flags)
     assert summary.request_counts.completed == 300
-    assert summary.request_counts.reused >= 2
+    assert summary.request_counts.reused == failed.request_counts.completed

@@ -17,6 +17,7 @@ HEIGHT = 24
 
 _ERRORS = 2
 _NOTES = 2
+_REASON = 3
 _INDENT = "    "
 _ROW_ROOM = 24
 _LABEL = 10
@@ -67,7 +68,7 @@ def _verdict(summary: Summary) -> str:
 
 
 def _what_next(summary: Summary) -> list[str]:
-    reason = [fit(f"{summary.reason}.")] if summary.reason else []
+    reason = _wrapped(f"{summary.reason}.", _REASON) if summary.reason else []
     is_fresh = summary.configuration["fresh"]
     again = "Run it again without --fresh" if is_fresh else "Run the same command again"
     if summary.status in ("stopped", "failed"):
@@ -147,16 +148,16 @@ def _errors(summary: Summary) -> list[str]:
     for code, error in errors[:_ERRORS]:
         start = fit(f"{_rows(error.count)} failed with {code}, as ", WIDTH - _ROW_ROOM) + " "
         lines.append(start + _end_of(error.row, WIDTH - disp_len(start)))
-        lines += _wrapped(error.message)
+        lines += _wrapped(error.message, 2, _INDENT)
     others = [f"{error.count:,} with {code}" for code, error in errors[_ERRORS:]]
     return [*lines, fit(f"Also failed: {', '.join(others)}")] if others else lines
 
 
-def _wrapped(message: str) -> list[str]:
-    """Two lines at most, since a message ends with what to do about it."""
-    width = WIDTH - len(_INDENT)
-    lines = textwrap.wrap(one_line(message), width, max_lines=2, placeholder="…")
-    return [_INDENT + fit(line, width) for line in lines]
+def _wrapped(text: str, most: int, indent: str = "") -> list[str]:
+    """So many lines at most: more than one, since a message ends with what to do about it."""
+    width = WIDTH - len(indent)
+    lines = textwrap.wrap(one_line(text), width, max_lines=most, placeholder="…")
+    return [indent + fit(line, width) for line in lines]
 
 
 def _notes(summary: Summary) -> list[str]:

@@ -114,6 +114,16 @@ def test_a_failed_run_says_so_first() -> None:
     assert text.splitlines()[0] == "The run FAILED: 4 of 12 rows answered, 1 FAILED, 7 not run"
 
 
+def test_a_long_reason_goes_over_lines() -> None:
+    reason = (
+        "/data/requests/2025/in.jsonl.gz: cannot be read to its end: the file is "
+        + ("cut off " * 9).strip()
+    )
+    lines = render(figures.summary(figures.meter(), outcome="failed", reason=reason)).splitlines()
+
+    assert " ".join(lines[1:3]) == f"{reason}."
+
+
 def test_errors_beyond_the_first_kinds_are_still_counted() -> None:
     meter = figures.meter(errors={"a": "1", "b": "2", "c": "3", "d": "4"})
 
