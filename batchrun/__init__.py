@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def run(*inputs: str | Path, output: str | Path, **flags: Any) -> Summary:
     from batchrun.flags import Flags
     from batchrun.runner import execute
 
-    return execute(Flags.from_names(flags).run_config(inputs, output))
+    return execute(Flags.from_names(flags).run_config([fspath(path) for path in inputs], output))
 
 
 def __getattr__(name: str) -> Any:

@@ -60,6 +60,15 @@ def _fail(message: str, exit_status: int) -> None:
     sys.exit(exit_status)
 
 
+def _tell(summary: str) -> None:
+    """The run is over: whether anybody can read of it on stderr changes nothing about it."""
+    try:
+        click.echo(summary, err=True)
+    except OSError:
+        # What is still buffered would fail again when the process ends, and be its exit status.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 @click.group(cls=_Main, default="run", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="batchrun", message="%(package)s %(version)s")
 def main() -> None:
@@ -104,7 +113,7 @@ def run(
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     elif summary.exit_status or not config.quiet:
-        click.echo(render(summary), err=True)
+        _tell(render(summary))
     sys.exit(summary.exit_status)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import shlex
 import subprocess
@@ -189,6 +190,20 @@ def test_quiet_says_nothing_unless_rows_failed(fake: FakeRun) -> None:
     fake.summary = figures.summary(figures.meter(errors={"a": "1"}))
     result = invoke("batchrun in.jsonl -o out.parquet --quiet")
     assert result.stderr.startswith("0 of 1 row answered, 1 FAILED\n")
+
+
+def test_a_run_whose_summary_nobody_can_read_has_its_own_exit_status(
+    folder: Path, tiny_model: Callable[..., Path]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "batchrun", "bad.jsonl", "-o", "out.jsonl", "--model"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    ended = subprocess.run([*command, tiny_model("llama")], stderr=writer, env=environment)
+    os.close(writer)
+
+    assert ended.returncode == 3
+    assert (folder / "out.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -461,6 +476,12 @@ def test_no_module_takes_the_place_of_the_librarys_run() -> None:
     names = [module.name for module in pkgutil.iter_modules(batchrun.__path__)]
 
     assert not {"run", "Engine"} & set(names)
+
+
+def test_the_library_takes_no_list_for_a_path(fake: FakeRun) -> None:
+    with pytest.raises(TypeError, match="not list"):
+        batchrun.run(["in.jsonl"], output="out.jsonl")  # type: ignore[arg-type]
+    assert fake.config is None
 
 
 def test_the_library_refuses_an_unknown_flag(fake: FakeRun) -> None:
