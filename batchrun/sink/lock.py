@@ -13,11 +13,12 @@ from batchrun.errors import OutputBusy, UsageError
 
 @contextmanager
 def hold(output: Path) -> Iterator[None]:
-    """Holds `output` for this run.
+    """Holds `output` for this run, and all files beside it that are named after its stem: outputs
+    that differ in their ending alone would share them.
 
     Raises OutputBusy when another run holds it, UsageError when nothing can be written there.
     """
-    path = output.with_name(output.name + ".lock")
+    path = output.with_name(output.stem + ".run.lock")
     descriptor = _acquire(path, output)
     try:
         os.ftruncate(descriptor, 0)

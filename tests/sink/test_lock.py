@@ -50,8 +50,16 @@ def test_two_runs_in_one_process_do_not_share_an_output(tmp_path: Path) -> None:
     with hold(tmp_path / "a.parquet"), hold(tmp_path / "b.parquet"):
         with pytest.raises(OutputBusy, match=str(os.getpid())), hold(tmp_path / "a.parquet"):
             pass
-        assert names(tmp_path) == ["a.parquet.lock", "b.parquet.lock"]
+        assert names(tmp_path) == ["a.run.lock", "b.run.lock"]
     assert names(tmp_path) == []
+
+
+def test_outputs_that_would_share_a_report_are_not_written_at_once(tmp_path: Path) -> None:
+    with hold(tmp_path / "a.parquet"):
+        with pytest.raises(OutputBusy, match=r"a\.jsonl is held"), hold(tmp_path / "a.jsonl"):
+            pass
+        with hold(tmp_path / "a.b.jsonl"):
+            pass
 
 
 def test_a_run_that_fails_frees_its_output(tmp_path: Path) -> None:
@@ -86,6 +94,6 @@ def test_never_two_holders_while_lock_files_come_and_go(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out.parquet.lock").mkdir()
+    (tmp_path / "out.run.lock").mkdir()
     with pytest.raises(UsageError, match="cannot lock"), hold(tmp_path / "out.parquet"):
         pass
