@@ -110,10 +110,7 @@ class ChatTemplate:
 
 
 def _options(request: Request, messages: list[Message]) -> dict[str, Any]:
-    # Parquet fills the kwargs that a row leaves out with null.
-    options: dict[str, Any] = {
-        name: value for name, value in request.template_kwargs.items() if value is not None
-    }
+    options = dict(request.template_kwargs)
     for name in options:
         where = f"chat_template_kwargs.{name}"
         if name in _RESERVED:

@@ -9,6 +9,8 @@ from typing import Any
 
 from batchrun.source.fields import Body, shown
 
+# What is text among the parts of a message, by OpenAI's names.
+TEXT_PARTS = ("text", "input_text", "output_text")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -84,7 +86,7 @@ def _check_content(body: Body, name: str, content: Any) -> None:
 def _check_part(body: Body, name: str, part: Any) -> None:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         raise body.error(name, f"must be an object with a type, not {shown(part)}")
-    if part["type"] == "text" and not isinstance(part.get("text"), str):
+    if part["type"] in TEXT_PARTS and not isinstance(part.get("text"), str):
         raise body.error(f"{name}.text", "must be a string")
 
 

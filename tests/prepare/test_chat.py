@@ -50,7 +50,7 @@ def error_of(request: Request, template: str | None = CHATML) -> RowError:
 def history(arguments: Any) -> Request:
     function = {"name": "weather", "arguments": arguments}
     calls = [{"id": "1", "type": "function", "function": function}]
-    return chat(USER, turn("assistant", None, tool_calls=calls), turn("tool", "sunny"))
+    return chat(USER, turn("assistant", "", tool_calls=calls), turn("tool", "sunny"))
 
 
 def test_the_full_history_is_rendered_and_the_answer_opened() -> None:
@@ -157,12 +157,6 @@ def test_template_kwargs_are_the_rows_own() -> None:
     assert ["<no-thinking>" in text for text in texts] == [True, False]
 
 
-def test_a_null_template_kwarg_is_an_absent_one() -> None:
-    template = CHATML + "{% if mode is defined %}mode{% endif %}"
-    request = chat(USER, template_kwargs={"mode": None})
-    assert text_of(request, preparer(template)) == text_of(chat(USER))
-
-
 @pytest.mark.parametrize(
     "name",
     ["chat_template", "tokenize", "tools", "conversation", "messages", "return_dict", "self"],
@@ -241,12 +235,6 @@ def test_tool_arguments_that_do_not_suit_fail_alone(arguments: Any) -> None:
     assert rows[1].error.code == "template_error"
     assert isinstance(rows[0], Prompt)
     assert rows[0] == rows[2]
-
-
-def test_tool_schemas_with_nulls_left_out_give_the_same_prompt() -> None:
-    using = preparer(WITH_TOOLS)
-    message = {**USER, "tool_calls": None, "name": None}
-    assert text_of(chat(message, tools=[TOOL]), using) == text_of(chat(USER, tools=[TOOL]), using)
 
 
 def test_a_template_with_assistant_text_cut_is_no_fault() -> None:

@@ -17,6 +17,7 @@ from batchrun.config import SourceConfig
 from batchrun.errors import RowError
 from batchrun.records import Failure, Prompt, Request, Row, Sampling
 from batchrun.source import read_requests
+from batchrun.source.forms import read_request
 from tests.prepare.conftest import chat, completion, preparer, text_of, tokenizer, turn
 
 
@@ -70,12 +71,12 @@ def test_sampling_ids_outside_the_vocabulary_are_refused(sampling: Sampling, par
 
 
 @pytest.mark.parametrize(
-    ("request_", "param"),
-    [(completion(""), "prompt"), (completion([]), "prompt"), (chat(), "messages")],
+    "request_",
+    [completion(""), completion([])],
 )
-def test_an_empty_prompt_is_refused(request_: Request, param: str) -> None:
+def test_an_empty_prompt_is_refused(request_: Request) -> None:
     error = error_of(request_)
-    assert (error.code, error.param) == ("empty_prompt", param)
+    assert (error.code, error.param) == ("empty_prompt", "prompt")
 
 
 def test_a_conversation_rendered_to_nothing_is_refused() -> None:
@@ -138,9 +139,21 @@ json_values = st.recursive(
     ),
     max_leaves=10,
 )
+calls = st.lists(st.dictionaries(st.sampled_from(["id", "function"]), json_values), max_size=2)
+parts = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["text", "input_text", "image_url"])},
+        optional={"text": st.text(max_size=5) | json_values},
+    ),
+    max_size=2,
+)
 any_message = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "tool", "developer"]) | json_values},
-    optional={"content": json_values, "tool_calls": json_values, "name": json_values},
+    {"role": st.sampled_from(["user", "assistant", "tool", "developer"])},
+    optional={
+        "content": st.text(max_size=5) | parts | json_values,
+        "tool_calls": calls | json_values,
+        "name": json_values,
+    },
 )
 
 
@@ -149,10 +162,14 @@ any_message = st.fixed_dictionaries(
     st.none() | st.lists(st.dictionaries(st.text(max_size=3), json_values), max_size=2),
     st.dictionaries(st.text(max_size=3), json_values, max_size=2),
 )
-def test_any_chat_becomes_a_prompt_or_a_failure_and_stays_as_it_is(
+def test_any_chat_that_the_source_takes_becomes_a_prompt_or_a_failure_and_stays_as_it_is(
     messages: list[dict[str, Any]], tools: Any, kwargs: dict[str, Any]
 ) -> None:
-    request = chat(*messages, tools=tools, template_kwargs=kwargs)
+    columns = {"messages": messages, "tools": tools, "chat_template_kwargs": kwargs}
+    try:
+        request = read_request(Row(0, "in.jsonl", 1), columns, Sampling())
+    except RowError:
+        return
     before = copy.deepcopy(request)
     outcome = outcome_of(request)
     assert outcome_of(request) == outcome

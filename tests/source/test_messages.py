@@ -67,6 +67,7 @@ def test_media_parts_pass_unseen() -> None:
         ({"role": "user", "content": ["a"]}, "messages[0].content[0]"),
         ({"role": "user", "content": [{"text": "a"}]}, "messages[0].content[0]"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+        ({"role": "user", "content": [{"type": "input_text"}]}, "messages[0].content[0].text"),
         ({"role": "assistant", "tool_calls": []}, "messages[0].content"),
         ({"role": "assistant", "tool_calls": "f()"}, "messages[0].tool_calls"),
         ({"role": "assistant", "tool_calls": ["f()"]}, "messages[0].tool_calls"),
