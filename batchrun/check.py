@@ -54,7 +54,12 @@ def at_hand(config: ModelConfig) -> AtHand | None:
     except _WouldFetch:
         return None
     tokenizer = load_tokenizer(files, config).tokenizer
-    preparer = Preparer(tokenizer, model=files.identity, context_length=files.context_length)
+    preparer = Preparer(
+        tokenizer,
+        model=files.identity,
+        context_length=files.context_length,
+        vocab_size=files.vocab_size,
+    )
     return AtHand(preparer, tokenizer)
 
 

@@ -202,6 +202,7 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
         start.words.tokenizer,
         model=_identity(config, start.files),
         context_length=start.files.context_length,
+        vocab_size=start.files.vocab_size,
         run_seed=config.seed,
     )
 

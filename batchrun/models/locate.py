@@ -35,7 +35,8 @@ class ModelFiles:
 
     `config` is config.json. `eos_token_ids` are those of config.json and generation_config.json;
     the tokenizer's come on top. `context_length` counts tokens, prompt and answer together; None
-    where the model names no bound. `identity` is a hex digest of everything that decides what the
+    where the model names no bound. `vocab_size`: token ids from there on are none of the model's;
+    None where it does not say. `identity` is a hex digest of everything that decides what the
     model answers. `notes` are lines to tell the user.
     """
 
@@ -45,6 +46,7 @@ class ModelFiles:
     config: dict[str, Any]
     eos_token_ids: frozenset[int]
     context_length: int | None
+    vocab_size: int | None
     identity: str
     notes: tuple[str, ...] = ()
 
@@ -68,6 +70,7 @@ def locate(config: ModelConfig, say: Callable[[str], None]) -> ModelFiles:
         config=declared,
         eos_token_ids=frozenset(_eos_token_ids(settings)),
         context_length=_context_length(declared, config.max_model_len, name),
+        vocab_size=_vocab_size(declared),
         identity=identity.of(path, adapter, config.dtype),
         notes=() if config.model else (default.NOTE,),
     )
@@ -162,6 +165,11 @@ def _eos_token_ids(settings: list[dict[str, Any]]) -> Iterator[int]:
         declared = config.get("eos_token_id")
         ids = declared if isinstance(declared, list) else [declared]
         yield from (token_id for token_id in ids if isinstance(token_id, int))
+
+
+def _vocab_size(config: dict[str, Any]) -> int | None:
+    declared = [part.get("vocab_size") for part in _with_text_config(config)]
+    return max((size for size in declared if isinstance(size, int)), default=None)
 
 
 def _context_length(config: dict[str, Any], wanted: int | None, name: str) -> int | None:

@@ -15,7 +15,8 @@ class Preparer:
     """Turns requests into prompts for one model.
 
     model: identity of the model, as it enters the keys. context_length: most tokens of prompt and
-    answer together, None for no limit. run_seed: the seed of rows that draw and name none.
+    answer together, None for no limit. vocab_size: how many token ids the model has, where that
+    may be fewer than its tokenizer's. run_seed: the seed of rows that draw and name none.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class Preparer:
         *,
         model: str,
         context_length: int | None = None,
+        vocab_size: int | None = None,
         run_seed: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
@@ -32,6 +34,7 @@ class Preparer:
         self._model = model
         self._context_length = context_length
         self._vocab_size = len(tokenizer)
+        self._model_vocab_size = vocab_size
         self._run_seed = run_seed
         self._seen_ids: dict[int, int] = {}
 
@@ -45,6 +48,7 @@ class Preparer:
         token_ids = self._shared(self._encode(request))
         if not token_ids:
             raise RowError("empty_prompt", "the prompt has no tokens", param=_param(request))
+        self._check_known(token_ids, request)
         sampling = self._within_context(request, len(token_ids))
         if sampling is not request.sampling:
             request = replace(request, sampling=sampling)
@@ -89,6 +93,16 @@ class Preparer:
         if type(token_id) is not int or not 0 <= token_id < self._vocab_size:
             message = f"{param} has {token_id!r}; token ids go from 0 to {self._vocab_size - 1}"
             raise RowError("invalid_token_id", message, param=param)
+
+    def _check_known(self, token_ids: list[int], request: Request) -> None:
+        # MLX would read beyond the embeddings, and answer at random.
+        size, largest = self._model_vocab_size, max(token_ids)
+        if size is not None and largest >= size:
+            message = (
+                f"the prompt has token {largest}, and the model's end at {size - 1}:"
+                " the tokenizer is not the model's own"
+            )
+            raise RowError("invalid_token_id", message, param=_param(request))
 
     def _within_context(self, request: Request, num_tokens: int) -> Sampling:
         sampling = request.sampling

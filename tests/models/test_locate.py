@@ -67,6 +67,22 @@ def test_eos_is_the_union_of_all_files(
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
+        ({"vocab_size": 300}, 300),
+        ({"vocab_size": 300, "text_config": {"vocab_size": 320}}, 320),
+        ({"text_config": {"vocab_size": 320}}, 320),
+        ({"vocab_size": None}, None),
+        ({}, None),
+    ],
+)
+def test_vocab_size_is_the_largest_that_the_config_declares(
+    tmp_path: Path, config: dict[str, Any], expected: int | None
+) -> None:
+    assert find(folder(tmp_path, config)).vocab_size == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
         ({"max_position_embeddings": 100}, 100),
         ({"n_positions": 50}, 50),
         ({"text_config": {"max_position_embeddings": 200}}, 200),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from batchrun.config import SourceConfig
 from batchrun.errors import RowError
+from batchrun.prepare import Preparer
 from batchrun.records import Failure, Prompt, Request, Row, Sampling
 from batchrun.source import read_requests
 from batchrun.source.forms import read_request
@@ -43,6 +44,17 @@ def test_a_bos_that_the_tokenizer_would_not_add_is_the_users() -> None:
 def test_token_ids_are_taken_as_they_are() -> None:
     prompt = preparer(adds_bos=True).prepare(completion([5, 0, 257]))
     assert prompt.token_ids == [5, 0, 257]
+
+
+@pytest.mark.parametrize("request_", [completion([5, 200]), completion("\u00e9")])
+def test_tokens_that_the_model_never_got_are_refused(request_: Request) -> None:
+    prepared = preparer().prepare(request_).token_ids
+    few = Preparer(tokenizer(), model="m", vocab_size=max(prepared))
+    with pytest.raises(RowError, match="the tokenizer is not the model's own") as caught:
+        few.prepare(request_)
+    assert caught.value.code == "invalid_token_id"
+    enough = Preparer(tokenizer(), model="m", vocab_size=max(prepared) + 1)
+    assert enough.prepare(request_).token_ids == prepared
 
 
 @pytest.mark.parametrize("token_id", [-1, 258, 2**40, 1.0, True, "5", None])
