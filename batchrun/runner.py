@@ -180,6 +180,8 @@ def _compute(
                 with meter.phase("write"):
                     ledger.record(finished)
                 progress.update(meter, engine.stats)
+                if stop.is_asked:
+                    engine.drain()
                 if stop.is_over or _too_many_failures(config, meter):
                     break
     notes = (*model.notes, *(store.notes if store is not None else ()))

@@ -95,7 +95,7 @@ class Engine:
         while not self._is_idle:
             if self._has_room:
                 # Outside the guard: what the source raises is not the running rows' fault.
-                self._queue.refill(self._width.limit - len(self._batch.live))
+                self._queue.refill(self._width.limit - self._num_running)
             for sequence in self._queue.take_empty():
                 self._finish(sequence, Ending("length"))
             try:
@@ -106,6 +106,14 @@ class Engine:
             self._note()
             done, self._done = self._done, []
             yield done
+
+    def drain(self) -> None:
+        """Finish the rows that run, and start none of those that wait."""
+        self._queue.close()
+
+    @property
+    def _num_running(self) -> int:
+        return len(self._batch.live) + len(self._joining)
 
     @property
     def _is_idle(self) -> bool:
@@ -196,6 +204,7 @@ class Engine:
         start = time.perf_counter()
         self.stats.decode_steps += 1
         self.stats.row_steps += len(self._batch.live)
+        self.stats.peak_running = max(self.stats.peak_running, self._num_running)
         step = self._batch.launch()
         self.stats.decode_seconds += time.perf_counter() - start
         return step
@@ -275,8 +284,7 @@ class Engine:
         )
 
     def _note(self) -> None:
-        self.stats.running = len(self._batch.live) + len(self._joining)
-        self.stats.peak_running = max(self.stats.peak_running, self.stats.running)
+        self.stats.running = self._num_running
         self.stats.max_num_seqs = self._width.most
 
 

@@ -63,6 +63,12 @@ class Queue:
     def feed_from(self, prompts: Iterable[Prompt | None]) -> None:
         self._source, self._exhausted = iter(prompts), False
 
+    def close(self) -> None:
+        """Forget what waits, and ask for nothing more."""
+        self._waiting.clear()
+        self._empty.clear()
+        self._exhausted = True
+
     def refill(self, count: int) -> None:
         """Have `count` sequences waiting, as far as the source has prompts ready."""
         while len(self) + len(self._empty) < count and not self._exhausted:

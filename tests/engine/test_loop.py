@@ -175,3 +175,30 @@ def test_a_model_whose_caches_hold_one_row_runs_rows_one_at_a_time():
     assert len(finished) == 10
     assert runner.stats.peak_running == 1
     assert "one at a time" in runner.stats.notes[0]
+
+
+def test_draining_finishes_what_runs_and_starts_nothing_more():
+    runner = engine(CountingModel(), max_num_seqs=4)
+    finished: list[Completion | Failure] = []
+    for turn in runner.run(prompt(i, [i, i, i], max_tokens=5) for i in range(40)):
+        finished += turn
+        if runner.stats.decode_steps == 1:
+            runner.drain()
+    assert by_row(finished) == {i: expected(i, 5) for i in range(4)}
+    assert runner.stats.peak_running == 4
+
+
+def test_no_more_wait_than_have_room():
+    """What is pulled from the source but not run is lost to a run that is stopped."""
+    pulled: list[int] = []
+
+    def source():
+        for index in range(40):
+            pulled.append(index)
+            yield prompt(index, [7] * 30, max_tokens=9)
+
+    runner = engine(CountingModel(), max_num_seqs=4, max_num_batched_tokens=8)
+    for _turn in runner.run(source()):
+        if runner.stats.decode_steps == 1:
+            break
+    assert len(pulled) == 4
