@@ -6,6 +6,7 @@ and bare rows with `messages` or `prompt` among their columns.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from batchrun.errors import RowError
@@ -29,6 +30,8 @@ KNOWN_FIELDS = (
 
 _CHAT_URL = "/v1/chat/completions"
 _COMPLETION_URL = "/v1/completions"
+# A column of a bare row that is so much like a sampling field is a slip of the pen, not data.
+_SLIP = 0.9
 _CHAT_ONLY = ("tools", "tool_choice", "chat_template_kwargs")
 
 
@@ -49,7 +52,8 @@ def read_custom_id(columns: dict[str, Any]) -> str | None:
 def read_request(row: Row, columns: dict[str, Any], defaults: Sampling) -> Request:
     """The request that the row is; fields that it leaves out are those of `defaults`.
 
-    Unknown columns of a bare row are data and ignored; an unknown field of a body is not.
+    Unknown columns of a bare row are data and ignored, unless they look like a misspelled sampling
+    field; unknown fields of a body are faults.
     Raises RowError, with the dotted path of the field at fault.
     """
     columns = {name: value for name, value in columns.items() if value is not None}
@@ -81,8 +85,12 @@ def _body(columns: dict[str, Any]) -> Body:
         return Body(without_nulls(_object(columns, "body")), "body.")
     if forms == ["params"]:
         return anthropic_body(without_nulls(_object(columns, "params")))
-    known = {name: columns[name] for name in columns if name in KNOWN_FIELDS}
-    return Body(without_nulls(known))
+    fields = {name: columns[name] for name in columns if name in KNOWN_FIELDS or _is_slip(name)}
+    return Body(without_nulls(fields))
+
+
+def _is_slip(name: str) -> bool:
+    return bool(get_close_matches(name, SAMPLING_FIELDS, n=1, cutoff=_SLIP))
 
 
 def _no_request(columns: dict[str, Any]) -> RowError:

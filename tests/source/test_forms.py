@@ -90,6 +90,22 @@ def test_bare_row_has_sampling_fields_among_columns_of_data() -> None:
     assert request.messages == USER
 
 
+@pytest.mark.parametrize(
+    ("column", "meant"),
+    [("max_token", "max_tokens"), ("temprature", "temperature"), ("Top_p", None), ("id", None)],
+)
+def test_column_of_a_bare_row_that_looks_like_a_slip_is_a_fault(
+    column: str, meant: str | None
+) -> None:
+    columns = CHAT | {column: 3}
+    if meant is None:
+        assert request_of(columns).sampling == Sampling()
+    else:
+        error = fault_of(columns)
+        assert (error.code, error.param) == ("unknown_field", column)
+        assert f"did you mean {meant}?" in error.message
+
+
 def test_nulls_are_absent_fields() -> None:
     columns = {
         "url": None,
