@@ -1,7 +1,7 @@
 """The rows being decoded, and one decode step over all of them.
 
 Membership changes only while no step is in flight; between changes everything a step needs stays
-on the device, and the next step starts from tokens that the host has not read yet.
+on the device, and the next step can start from tokens that the host has not read yet.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from batchrun.engine.prefill import Prefill
 from batchrun.engine.row import Sequence
 from batchrun.engine.sampling import Sampled, Sampler
 from batchrun.records import TokenLogprob
+
+# Whether a step is started while the last one runs. On a CPU, where both would want the same cores,
+# MLX then copies every cache to write a token: it cannot write to what a running step still reads.
+OVERLAPS = mx.default_device() != mx.Device(mx.cpu)
 
 
 @dataclass(frozen=True, slots=True)

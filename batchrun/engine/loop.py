@@ -2,7 +2,7 @@
 
 Each turn either starts the next decode step before reading the last one, so that the device never
 waits for Python; or, when rows may join or must leave, reads first, changes the batch, prefills one
-chunk of prompts, and then starts the step.
+chunk of prompts, and then starts the step. On a CPU it always reads first.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from batchrun.engine import attention, fastmath
+from batchrun.engine import batch as decoding
 from batchrun.engine.batch import Batch, Step
 from batchrun.engine.finishing import Decoder, Ending, Finisher
 from batchrun.engine.kv import CacheTraits, Model
@@ -126,10 +127,7 @@ class Engine:
 
     def _turn(self) -> None:
         if not self._may_change():
-            step = self._launch()
-            num_tokens = self._read()
-            self._in_flight = step
-            self._width.step(num_tokens, time.perf_counter())
+            self._width.step(self._decode(), time.perf_counter())
             return
         self._width.pause()
         self._read()
@@ -199,6 +197,15 @@ class Engine:
             self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)
         self.stats.prefill_seconds += time.perf_counter() - start
         return True
+
+    def _decode(self) -> int:
+        """One step over the same rows as the last; returns the tokens that the last one gave."""
+        step = self._launch() if decoding.OVERLAPS else None
+        num_tokens = self._read()
+        if step is None and self._batch.live:
+            step = self._launch()
+        self._in_flight = step
+        return num_tokens
 
     def _launch(self) -> Step:
         start = time.perf_counter()

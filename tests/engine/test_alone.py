@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchrun.engine import Engine
+from batchrun.engine import Engine, batch
 from batchrun.records import Completion
 from tests import tiny
 from tests.engine.fakes import by_row, prompt, run
@@ -76,6 +76,18 @@ def test_a_long_decode_outgrows_its_columns(tiny_model):
     prompts = [prompt(i, some_ids(rng, 9 + i), max_tokens=300, ignore_eos=True) for i in range(3)]
     prompts += [prompt(i, some_ids(rng, 40), max_tokens=7, ignore_eos=True) for i in range(3, 30)]
     check_all_alone(load(tiny_model("llama")), prompts, max_num_seqs=5)
+
+
+def test_steps_that_overlap(tiny_model, monkeypatch):
+    """As on a GPU: the next step starts from tokens that nobody has read."""
+    monkeypatch.setattr(batch, "OVERLAPS", True)
+    rng = random.Random(13)
+    prompts = [
+        prompt(i, some_ids(rng, rng.randint(1, 60)), max_tokens=rng.randint(1, 20), ignore_eos=True)
+        for i in range(30)
+    ]
+    for kind in ("llama", "gemma3", "lfm2"):
+        check_all_alone(load(tiny_model(kind)), prompts, max_num_seqs=6)
 
 
 def test_logprobs_are_those_of_the_row_alone(tiny_model):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batchrun.engine import batch
 from batchrun.records import Completion, Failure
 from tests.engine.fakes import EOS, CountingModel, by_row, engine, prompt, run
 
@@ -14,7 +15,10 @@ def expected(first: int, max_tokens: int) -> list[int]:
     return [*range(first + 1, EOS + 1)][:max_tokens]
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("overlaps", [False, True])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     rows=st.lists(
         st.tuples(st.integers(1, 40), st.integers(1, 62), st.integers(1, 70)), max_size=30
@@ -22,7 +26,11 @@ def expected(first: int, max_tokens: int) -> list[int]:
     max_num_seqs=st.integers(1, 9),
     max_num_batched_tokens=st.integers(1, 64),
 )
-def test_every_row_is_answered_once_and_right(rows, max_num_seqs, max_num_batched_tokens):
+def test_every_row_is_answered_once_and_right(
+    overlaps, monkeypatch, rows, max_num_seqs, max_num_batched_tokens
+):
+    """On a CPU, where a step is read before the next one starts, and elsewhere."""
+    monkeypatch.setattr(batch, "OVERLAPS", overlaps)
     model = CountingModel()
     prompts = [
         prompt(i, [0] * (length - 1) + [last], max_tokens=tokens)
