@@ -58,7 +58,9 @@ def test_no_row_leaves_an_object_behind(
     )
     assert summary.request_counts.completed == 3000
     (early_blocks, early_bytes), (late_blocks, late_bytes) = Watch.seen[1], Watch.seen[5]
-    assert late_blocks - early_blocks < 1000  # 2,000 rows later
+    # 2,000 rows later. Queues and dictionaries come and go by some hundreds of blocks, and a row
+    # that stays does so with its request, its prompt and its lists: ten at least.
+    assert late_blocks - early_blocks < 5000
     assert late_bytes - early_bytes < 1 * MB
 
 
