@@ -7,9 +7,12 @@ that cannot be done. A step never changes what an earlier one made.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from batchrun.errors import RowError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 FinishReason = Literal["stop", "length"]
 
@@ -97,11 +100,40 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Media:
+    """An image or a video as a model takes it; several where its processor does not keep them
+    apart.
+
+    `digest` (32 bytes) is of the decoded pixels with their size, and of how they were processed.
+    `token_ids` are what stands for it in a prompt, `inputs` the processor's arrays under the names
+    that the model takes them by. Prompts with the same image share the object.
+    """
+
+    digest: bytes
+    token_ids: list[int]
+    inputs: dict[str, npt.NDArray[Any]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.inputs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSpan:
+    """Where in a prompt's tokens a medium stands: from `start` up to `end`."""
+
+    start: int
+    end: int
+    media: Media
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
     """A beginning that several prompts share: computed once, and its caches kept for all of them.
 
-    `token_ids` is the whole of it, `parent` a shorter prefix of itself that others share too.
-    `num_prompts` of the prompts still to come name it as theirs, not counting a child's.
+    `token_ids` is the whole of it, as `Prompt.content_ids` has it, `parent` a shorter prefix of
+    itself that others share too. `num_prompts` of the prompts still to come name it as theirs, not
+    counting a child's.
     """
 
     token_ids: list[int]
@@ -116,12 +148,14 @@ class Prompt:
     `key` is a hex digest of everything that decides the answers of the request (model identity,
     token ids, sampling). A choice of it is known by (key, choice number). `prefix` is the longest
     shared beginning that the plan found for it; at least one token follows it.
+    `media` are its images and videos in order, none of which overlap.
     """
 
     request: Request
     token_ids: list[int]
     key: str
     prefix: Prefix | None = None
+    media: tuple[MediaSpan, ...] = ()
 
     @property
     def row(self) -> Row:
@@ -130,6 +164,23 @@ class Prompt:
     @property
     def sampling(self) -> Sampling:
         return self.request.sampling
+
+    @property
+    def content_ids(self) -> list[int]:
+        """`token_ids` with those of media replaced by numbers below zero that the content decides:
+        prompts that begin alike in these do so in what the model sees."""
+        if not self.media:
+            return self.token_ids
+        ids = list(self.token_ids)
+        for span in self.media:
+            # 63 bits for the first token and 63 others for the rest, which share one object.
+            first, rest = _content_id(span.media.digest[:8]), _content_id(span.media.digest[8:16])
+            ids[span.start : span.end] = [first, *[rest] * (span.end - span.start - 1)]
+        return ids
+
+
+def _content_id(part: bytes) -> int:
+    return -1 - int.from_bytes(part, "little") // 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ class PrefixPool:
 
 def _key(prefix: Prefix | None) -> bytes:
     """The tokens, as windows planned one after the other may find the same prefix."""
-    return array("i", prefix.token_ids if prefix else ()).tobytes()
+    return array("q", prefix.token_ids if prefix else ()).tobytes()
 
 
 def _to_mlx_lm(layer: Any) -> Any:

@@ -10,6 +10,34 @@ from batchrun.models.tokenizer import LoadedTokenizer
 if TYPE_CHECKING:
     import mlx.core as mx
     import mlx.nn as nn
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a medium's tokens are to the language model: `embeds` (tokens, hidden size). Those that
+    stand for pixels are `is_visual` (tokens,); `deepstack` (layers, visual tokens, hidden size) is
+    what some models add to these in their first layers."""
+
+    embeds: mx.array
+    is_visual: npt.NDArray[np.bool_]
+    deepstack: mx.array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a model is given besides tokens (B, L) where these do not say everything.
+
+    `embeds` (B, L, hidden size) stand in for the tokens' own. `positions` (3, B, L) are M-RoPE's.
+    `visual_mask` (B, L) says which tokens `deepstack` (layers, N, hidden size) is added to, row
+    after row.
+    """
+
+    embeds: mx.array | None = None
+    positions: mx.array | None = None
+    visual_mask: mx.array | None = None
+    deepstack: mx.array | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class _Tally:
             self._open(opened)
 
     def _open(self, prefix: Prefix) -> None:
-        key = sha256(array("i", prefix.token_ids)).digest()
+        key = sha256(array("q", prefix.token_ids)).digest()
         if key not in self.groups:
             start = len(prefix.token_ids) - num_new_tokens(prefix)
             opening = prefix.token_ids[start : start + _OPENING]

@@ -24,7 +24,7 @@ MIN_TOKENS = 16
 # which reads all the weights, and a copy of the caches. Two rows must share more than this.
 PREFIX_COST = 32
 
-_ID_BYTES = array("i").itemsize
+_ID_BYTES = array("q").itemsize
 _Ints = npt.NDArray[np.int64]
 
 
@@ -35,7 +35,7 @@ def shared_prefixes(prompts: Sequence[list[int]]) -> list[Prefix | None]:
     in. Prompts that share one share the object.
     """
     # The last token is the first input of decoding: it is computed for each prompt anyway.
-    keys = [array("i", token_ids[:-1]).tobytes() for token_ids in prompts]
+    keys = [array("q", token_ids[:-1]).tobytes() for token_ids in prompts]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     shared = [_common(keys[one], keys[other]) for one, other in pairwise(order)]
     nodes = _linked(_tree(shared))

@@ -6,13 +6,13 @@ from array import array
 from hashlib import blake2b
 
 BLOCK_TOKENS = 64
-_TOKEN_BYTES = 4
+_TOKEN_BYTES = 8
 _BLOCK_BYTES = BLOCK_TOKENS * _TOKEN_BYTES
 
 
 def encode(token_ids: list[int]) -> bytes:
-    """Token ids as int32, in which form they are hashed and kept."""
-    return array("i", token_ids).tobytes()
+    """Token ids as int64, in which form they are hashed and kept."""
+    return array("q", token_ids).tobytes()
 
 
 def count(tokens: bytes) -> int:

@@ -23,7 +23,7 @@ from batchrun.prefixes.index import Entry, Index, is_damage, remove_index
 from batchrun.prefixes.saver import Draft, Saver, reason
 
 # Part of every fingerprint: a changed form of the files finds nothing of the old one.
-_LAYOUT = 1
+_LAYOUT = 2
 
 
 def fingerprint(identity: str, dtype: str) -> str:
