@@ -53,14 +53,15 @@ def at_hand(config: ModelConfig) -> AtHand | None:
         files = locate(config, _refuse)
     except _WouldFetch:
         return None
-    tokenizer = load_tokenizer(files, config).tokenizer
+    words = load_tokenizer(files, config)
     preparer = Preparer(
-        tokenizer,
+        words.tokenizer,
         model=files.identity,
         context_length=files.context_length,
         vocab_size=files.vocab_size,
+        eos_token_ids=words.eos_token_ids,
     )
-    return AtHand(preparer, tokenizer)
+    return AtHand(preparer, words.tokenizer)
 
 
 def _refuse(line: str) -> NoReturn:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from batchrun.records import Sampling
+from batchrun.records import Sampling, Shape
 
 OutputFormat = Literal["parquet", "jsonl"]
 
@@ -17,14 +17,15 @@ class SourceConfig:
 
     `inputs` are files, or "-" for stdin, as `resolve_inputs` gives them. `system` and `prompt` are
     Jinja2 templates over a data-set row's columns; with neither, rows must be requests themselves.
-    `sampling` holds the values of fields that a row leaves out. `keep` names input columns to carry
-    along; None is all.
+    `sampling` holds the values of fields that a row leaves out, `shape` is that of answers to rows
+    that name none. `keep` names input columns to carry along; None is all.
     """
 
     inputs: tuple[str, ...]
     system: str | None = None
     prompt: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
+    shape: Shape | None = None
     keep: tuple[str, ...] | None = ()
     limit: int | None = None
 
@@ -47,12 +48,14 @@ class RunConfig:
     are planned together. `kv_bits` None keeps the KV cache in full precision. Times are in
     seconds; `fail_on_error` is the number of failed rows (1 or more), or their share of all rows
     (below 1), that makes the run stop as failed; None never does.
+    `explode` are the fields of JSON answers that get columns of their own, with their JSON types.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
     output: Path
     model: ModelConfig = field(default_factory=ModelConfig)
     format: OutputFormat | None = None
+    explode: tuple[tuple[str, str], ...] = ()
     max_num_seqs: int | None = 32
     max_num_batched_tokens: int = 2048
     kv_bits: int | None = None

@@ -5,6 +5,7 @@ The command and `batchrun.run` both come through here, so that defaults and chec
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,11 @@ from typing import Any, get_args
 from batchrun.config import ModelConfig, OutputFormat, RunConfig, SourceConfig
 from batchrun.errors import RowError, UsageError
 from batchrun.paths import check_output
-from batchrun.records import Sampling
+from batchrun.records import Sampling, Shape
 from batchrun.source.fields import Body
 from batchrun.source.files import resolve_inputs
 from batchrun.source.sampling import read_sampling
+from batchrun.source.shapes import flag_shape
 
 DTYPES = ("float32", "float16", "bfloat16")
 KV_BITS = ("8", "4")
@@ -58,6 +60,10 @@ class Flags:
     min_p: float = _SAMPLING.min_p
     stop: str | Sequence[str] = ()
     seed: int | None = None
+    choices: str | Sequence[str] = ()
+    json_schema: str | Path | None = None
+    regex: str | None = None
+    explode: bool = False
     max_num_seqs: int | str | None = RunConfig.max_num_seqs
     max_num_batched_tokens: int = RunConfig.max_num_batched_tokens
     kv_bits: int | str | None = RunConfig.kv_bits
@@ -94,6 +100,7 @@ class Flags:
             output=Path(output),
             model=self.model_config(),
             format=_format(self.format),
+            explode=self._exploded(source),
             max_num_seqs=_max_num_seqs(self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
             kv_bits=_kv_bits(self.kv_bits),
@@ -118,6 +125,7 @@ class Flags:
             system=self.system,
             prompt=self.prompt,
             sampling=self._sampling(),
+            shape=self._shape(),
             keep=None if self.keep_all else _strings(self.keep),
             limit=None if self.limit is None else _count("limit", self.limit),
         )
@@ -140,6 +148,26 @@ class Flags:
     def checked_window(self) -> int:
         """Raises UsageError for a window that holds nothing."""
         return _count("window", self.window)
+
+    def _shape(self) -> Shape | None:
+        choices = self.choices
+        if isinstance(choices, str):
+            choices = [choice.strip() for choice in choices.split(",")]
+        shape = flag_shape(choices, self.json_schema, self.regex)
+        if shape is not None:
+            from batchrun.prepare.grammars import check
+
+            check(shape)
+        return shape
+
+    def _exploded(self, source: SourceConfig) -> tuple[tuple[str, str], ...]:
+        if not self.explode:
+            return ()
+        if source.shape is None or source.shape.kind != "json":
+            raise UsageError("--explode needs --json-schema, which says what columns there are")
+        from batchrun.sink.explode import flat_fields
+
+        return flat_fields(json.loads(source.shape.source))
 
     def _sampling(self) -> Sampling:
         values = {name: getattr(self, name) for name in _SAMPLING_FLAGS}

@@ -73,7 +73,7 @@ def execute(config: RunConfig) -> Summary:
         ended = _answer_rows(config, start, journal, meter, stop)
         if ended.outcome == "finished":
             with meter.phase("write"):
-                sink.write_output(journal, config.output, kind, schema)
+                sink.write_output(journal, config.output, kind, schema, config.explode)
             journal.delete()
         summary = summarize(
             meter,
@@ -205,6 +205,7 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
         model=_identity(config, start.files),
         context_length=start.files.context_length,
         vocab_size=start.files.vocab_size,
+        eos_token_ids=start.words.eos_token_ids,
         run_seed=config.seed,
     )
 

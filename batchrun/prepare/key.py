@@ -10,21 +10,31 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from batchrun.records import Prompt, Sampling
+from batchrun.records import Prompt, Sampling, Shape
 
 _FORMAT = b"batchrun 1"
 _DIGITS = 40
 _UNUSED_WHEN_GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None}
 
 
-def key(model: str, token_ids: Sequence[int], sampling: Sampling, run_seed: int | None) -> str:
+def key(
+    model: str,
+    token_ids: Sequence[int],
+    sampling: Sampling,
+    run_seed: int | None,
+    shape: Shape | None = None,
+) -> str:
     """Hex digest of everything that decides one choice of an answer.
 
-    That is the model's identity, the token ids, and every sampling field that has a say: not `n`,
-    nor what a greedy row never reads. A row that draws without a seed of its own takes `run_seed`.
+    That is the model's identity, the token ids, the answer's shape, and every sampling field that
+    has a say: not `n`, nor what a greedy row never reads. A row that draws without a seed of its
+    own takes `run_seed`.
     """
     digest = sha256(_FORMAT)
-    for part in (model.encode(), _sampling_bytes(sampling, run_seed)):
+    parts = [model.encode(), _sampling_bytes(sampling, run_seed)]
+    if shape is not None:
+        parts.append(f"{shape.kind} {shape.source}".encode())
+    for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     digest.update(array("i", token_ids).tobytes())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from batchrun.errors import RowError
 from batchrun.prepare.chat import ChatTemplate
+from batchrun.prepare.grammars import Grammars
 from batchrun.prepare.key import key
 from batchrun.prepare.tokenizer import BosRule, Tokenizer, row_error
 from batchrun.records import Failure, Prompt, Request, Sampling
@@ -26,6 +28,7 @@ class Preparer:
         model: str,
         context_length: int | None = None,
         vocab_size: int | None = None,
+        eos_token_ids: Iterable[int] = (),
         run_seed: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
@@ -35,6 +38,7 @@ class Preparer:
         self._context_length = context_length
         self._vocab_size = len(tokenizer)
         self._model_vocab_size = vocab_size
+        self._grammars = Grammars(tokenizer, eos_token_ids, vocab_size)
         self._run_seed = run_seed
         self._seen_ids: dict[int, int] = {}
 
@@ -52,7 +56,10 @@ class Preparer:
         sampling = self._within_context(request, len(token_ids))
         if sampling is not request.sampling:
             request = replace(request, sampling=sampling)
-        return Prompt(request, token_ids, key(self._model, token_ids, sampling, self._run_seed))
+        shape = request.shape
+        name = key(self._model, token_ids, sampling, self._run_seed, shape)
+        grammar = None if shape is None else self._grammars.compile(shape)
+        return Prompt(request, token_ids, name, grammar=grammar)
 
     def attempt(self, row: Request | Failure) -> Prompt | Failure:
         """The row's prompt, or its failure: an earlier step's or this one's."""

@@ -12,6 +12,7 @@ from batchrun.errors import RunError, UsageError
 from batchrun.records import Answer
 from batchrun.sink import jsonl
 from batchrun.sink.atomic import remove, replacing
+from batchrun.sink.explode import Fields
 from batchrun.sink.journal import Journal
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ def write_output(
     path: Path,
     kind: OutputFormat,
     kept_schema: pa.Schema | None = None,
+    explode: Fields = (),
 ) -> None:
     """Writes the run's results to `path` and its failed rows to `errors_path(path)`.
 
     Both appear whole, in place of any earlier ones; without failed rows there is no errors file.
+    In Parquet the fields of JSON answers named in `explode` get columns.
     Raises RunError when they cannot be written or a row has neither answer nor error yet.
     """
     pending = journal.counts().pending
@@ -63,7 +66,7 @@ def write_output(
         raise RunError(f"{pending} rows have no result yet; run again to finish them")
     _write_errors(journal, errors_path(path))
     with replacing(path) as file:
-        _write(journal, file, kind, kept_schema)
+        _write(journal, file, kind, kept_schema, explode)
 
 
 def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:
@@ -86,13 +89,17 @@ def _read(path: Path, kind: OutputFormat) -> Iterator[Answer]:
 
 
 def _write(
-    journal: Journal, file: IO[bytes], kind: OutputFormat, kept_schema: pa.Schema | None
+    journal: Journal,
+    file: IO[bytes],
+    kind: OutputFormat,
+    kept_schema: pa.Schema | None,
+    explode: Fields,
 ) -> None:
     if kind == "jsonl":
         return jsonl.write(journal, file)
     from batchrun.sink import parquet
 
-    return parquet.write(journal, file, kept_schema)
+    return parquet.write(journal, file, kept_schema, explode)
 
 
 def _write_errors(journal: Journal, path: Path) -> None:

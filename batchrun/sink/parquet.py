@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from batchrun.records import Answer, Result
 from batchrun.sink.arrays import make_array, make_timestamps
 from batchrun.sink.encode import dumps, microseconds, parse_stop, stop_text
+from batchrun.sink.explode import Fields
+from batchrun.sink.exploded import exploded_columns, parsed_fields
 from batchrun.sink.journal import Journal
 from batchrun.sink.kept import Column, plan_columns
 
@@ -25,6 +27,7 @@ COLUMNS = pa.schema(
         ("text", pa.string()),
         ("reasoning", pa.string()),
         ("tool_calls", pa.string()),
+        ("parsed", pa.string()),
         ("finish_reason", pa.string()),
         ("stop_reason", pa.string()),
         ("logprobs", pa.string()),
@@ -47,7 +50,7 @@ _GROUP_ROWS = 8192
 _GROUP_BYTES = 64 * 2**20
 _BATCH_ROWS = 128
 
-_OPTIONAL = ("reasoning", "tool_calls", "stop_reason", "logprobs")
+_OPTIONAL = ("reasoning", "tool_calls", "parsed", "stop_reason", "logprobs")
 _NEEDED = (
     "request_key",
     "choice",
@@ -62,12 +65,20 @@ _NEEDED = (
 )
 
 
-def write(journal: Journal, file: IO[bytes], kept_schema: pa.Schema | None) -> None:
-    """Writes all results; `kept_schema` holds the kept columns' types where known."""
-    kept = plan_columns(journal.kept(), kept_schema, COLUMNS.names)
-    schema = pa.schema([*COLUMNS, *(column.field for column in kept)], _METADATA)
+def write(
+    journal: Journal,
+    file: IO[bytes],
+    kept_schema: pa.Schema | None,
+    explode: Fields = (),
+) -> None:
+    """Writes all results; `kept_schema` holds the kept columns' types where known, and `explode`
+    names the fields of JSON answers that get columns."""
+    fields = exploded_columns(explode, COLUMNS.names)
+    taken = [*COLUMNS.names, *(column.field.name for column in fields)]
+    kept = plan_columns(journal.kept(), kept_schema, taken)
+    schema = pa.schema([*COLUMNS, *(c.field for c in fields), *(c.field for c in kept)], _METADATA)
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for group in _groups(_batches(journal.results(), kept, schema)):
+        for group in _groups(_batches(journal.results(), fields, kept, schema)):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
 
 
@@ -83,13 +94,15 @@ def read(path: Path) -> Iterator[Answer]:
 
 
 def _batches(
-    results: Iterator[Result], kept: list[Column], schema: pa.Schema
+    results: Iterator[Result], fields: list[Column], kept: list[Column], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     while batch := list(islice(results, _BATCH_ROWS)):
         *columns, moments = zip(*map(_values, batch), strict=True)
         *types, moment_type = COLUMNS.types
         arrays = [make_array(*column) for column in zip(columns, types, strict=True)]
         arrays.append(make_timestamps(moments, moment_type))
+        values = [parsed_fields(result.answer) for result in batch] if fields else []
+        arrays += [column.array(values) for column in fields]
         rows = [result.row.kept for result in batch]
         arrays += [column.array(rows) for column in kept]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -116,7 +129,7 @@ def _values(result: Result) -> tuple[Any, ...]:
     moment = microseconds(result.finished_at)
     if answer is None:
         assert error is not None
-        nothing = (None,) * 10
+        nothing = (None,) * 11
         problem = (error.status, error.code, error.message)
         return (row.index, row.custom_id, 0, *nothing, *problem, None, result.key, moment)
     return (
@@ -126,6 +139,7 @@ def _values(result: Result) -> tuple[Any, ...]:
         answer.text,
         answer.reasoning,
         _json(answer.tool_calls),
+        answer.parsed,
         answer.finish_reason,
         stop_text(answer.stop_reason),
         _json(answer.logprobs),
@@ -176,6 +190,7 @@ def _answer(record: dict[str, Any]) -> Answer:
         reasoning=record["reasoning"],
         tool_calls=_parsed(record["tool_calls"]),
         logprobs=_parsed(record["logprobs"]),
+        parsed=record["parsed"],
     )
 
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from batchrun.errors import RowError
-from batchrun.records import Request, Row, Sampling
+from batchrun.records import Request, Row, Sampling, Shape
 from batchrun.source.anthropic import anthropic_body
 from batchrun.source.fields import (
     HARMLESS_FIELDS,
@@ -23,9 +23,15 @@ from batchrun.source.fields import (
 )
 from batchrun.source.messages import read_messages, read_tools
 from batchrun.source.sampling import SAMPLING_FIELDS, read_sampling
+from batchrun.source.shapes import SHAPE_FIELDS, read_shape
 
 KNOWN_FIELDS = (
-    REQUEST_FIELDS | HARMLESS_FIELDS | UNSUPPORTED_FIELDS.keys() | SAMPLING_FIELDS | {"stream"}
+    REQUEST_FIELDS
+    | HARMLESS_FIELDS
+    | UNSUPPORTED_FIELDS.keys()
+    | SAMPLING_FIELDS
+    | SHAPE_FIELDS
+    | {"stream"}
 )
 
 _CHAT_URL = "/v1/chat/completions"
@@ -49,8 +55,11 @@ def read_custom_id(columns: dict[str, Any]) -> str | None:
     )
 
 
-def read_request(row: Row, columns: dict[str, Any], defaults: Sampling) -> Request:
-    """The request that the row is; fields that it leaves out are those of `defaults`.
+def read_request(
+    row: Row, columns: dict[str, Any], defaults: Sampling, shape: Shape | None = None
+) -> Request:
+    """The request that the row is; sampling fields that it leaves out are those of `defaults`,
+    and `shape` is its answer's where it names none itself.
 
     Unknown columns of a bare row are data and ignored, unless they look like a misspelled sampling
     field; unknown fields of a body are faults.
@@ -67,6 +76,7 @@ def read_request(row: Row, columns: dict[str, Any], defaults: Sampling) -> Reque
         prompt=None if is_chat else _prompt(body),
         tools=read_tools(body) if is_chat else None,
         template_kwargs=_template_kwargs(body),
+        shape=read_shape(body, shape),
     )
 
 

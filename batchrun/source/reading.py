@@ -93,8 +93,14 @@ class _Recipe:
     def _made(self, row: Row, columns: Columns, kind: Kind) -> Request:
         if self.prompt is not None:
             messages = chat_messages(columns, self.prompt, self.system)
-            return Request(row=row, sampling=self.config.sampling, messages=messages)
-        request = read_request(row, _parsed(columns, kind), self.config.sampling)
+            return Request(
+                row=row,
+                sampling=self.config.sampling,
+                messages=messages,
+                shape=self.config.shape,
+            )
+        config = self.config
+        request = read_request(row, _parsed(columns, kind), config.sampling, config.shape)
         return request if self.system is None else with_system(request, columns, self.system)
 
     def columns(self, names: list[str]) -> list[str] | None:
