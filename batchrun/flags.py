@@ -18,6 +18,8 @@ from batchrun.config import ModelConfig, OutputFormat, RunConfig, SourceConfig
 from batchrun.errors import RowError, UsageError
 from batchrun.paths import check_output
 from batchrun.records import Sampling, Shape
+from batchrun.sink import output_format
+from batchrun.sink.explode import flat_fields
 from batchrun.source.fields import Body
 from batchrun.source.files import resolve_inputs
 from batchrun.source.sampling import read_sampling
@@ -100,7 +102,7 @@ class Flags:
             output=Path(output),
             model=self.model_config(),
             format=_format(self.format),
-            explode=self._exploded(source),
+            explode=self._exploded(source, Path(output)),
             max_num_seqs=_max_num_seqs(self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
             kv_bits=_kv_bits(self.kv_bits),
@@ -160,13 +162,13 @@ class Flags:
             check(shape)
         return shape
 
-    def _exploded(self, source: SourceConfig) -> tuple[tuple[str, str], ...]:
+    def _exploded(self, source: SourceConfig, output: Path) -> tuple[tuple[str, str], ...]:
         if not self.explode:
             return ()
+        if output_format(output, _format(self.format)) != "parquet":
+            raise UsageError("--explode makes columns, and only Parquet has those")
         if source.shape is None or source.shape.kind != "json":
             raise UsageError("--explode needs --json-schema, which says what columns there are")
-        from batchrun.sink.explode import flat_fields
-
         return flat_fields(json.loads(source.shape.source))
 
     def _sampling(self) -> Sampling:

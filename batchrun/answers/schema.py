@@ -7,6 +7,7 @@ answer may have been cut off.
 from __future__ import annotations
 
 import json
+import math
 from functools import lru_cache
 
 import jsonschema_rs
@@ -27,9 +28,17 @@ def parsed(completion: Completion) -> str | None:
 
 def _is_valid(text: str, schema: str) -> bool:
     try:
-        return _validator(schema).is_valid(json.loads(text))
+        return _validator(schema).is_valid(json.loads(text, parse_float=_finite))
     except (ValueError, RecursionError):
         return False
+
+
+def _finite(digits: str) -> float:
+    """JSON's numbers have no end, but no reader has room for 1e999."""
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
 
 
 @lru_cache(_MAX_KEPT)

@@ -47,15 +47,16 @@ class Guide:
 def masked(logits: mx.array, guides: Many[Guide | None]) -> mx.array:
     """`logits` float32 (rows, vocabulary), so low that they are never chosen where a row's guide
     allows no such token; a row without a guide keeps all of its own."""
-    num_rows, vocab_size = logits.shape
-    guided = [(guide, row) for row, guide in enumerate(guides) if guide]
-    if not guided:
+    matchers = [(guide.matcher, row) for row, guide in enumerate(guides) if guide]
+    if not matchers:
         return logits
-    size = max([vocab_size, *(guide.grammar.vocab_size for guide, _ in guided)])
-    words = allocate_token_bitmask(num_rows, size)
-    matchers = [(guide.matcher, row) for guide, row in guided]
+    num_rows, vocab_size = logits.shape
+    known = next(guide.grammar.vocab_size for guide in guides if guide)
+    words = allocate_token_bitmask(num_rows, known)
     fill_next_token_bitmask_par(_executor(), matchers, words)
     bits = np.unpackbits(words.view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+    # Ids that only the model has: no grammar allows them, and nothing forbids them to others.
+    bits[[guide is None for guide in guides], known:] = 1
     # Sums and products, as MLX is ten times slower at choosing on a CPU.
     return logits + (mx.array(bits).astype(mx.float32) - 1.0) * _NEVER
 
