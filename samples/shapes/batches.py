@@ -178,7 +178,7 @@ def _answers_at(row: list[int], processor: Qwen2VLProcessor) -> list[int]:
     start, assistant, end = processor.tokenizer.convert_tokens_to_ids(
         [START_TURN, "assistant", END_TURN]
     )
-    at = []
+    at: list[int] = []
     for place, pair in enumerate(itertools.pairwise(row)):
         if pair == (start, assistant):
             at += range(place + 2, row.index(end, place))
