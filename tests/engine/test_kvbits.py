@@ -243,8 +243,10 @@ def test_stored_prefixes_are_in_full_precision_and_serve_any_bits(tiny_model):
         run(Engine(model, model.tokenizer, kv_bits=first, store=store), prompts)
         assert store.caches[0].keys.dtype == mx.float32
         runner = Engine(model, model.tokenizer, kv_bits=second, store=store)
-        answers = by_row(run(runner, prompts))
+        finished = run(runner, prompts)
+        answers = by_row(finished)
         assert runner.stats.disk_tokens == 90
+        assert sorted(item.disk_tokens for item in finished) == [0, 0, 0, 90]
         assert answers == by_row(run(Engine(model, model.tokenizer, kv_bits=second), prompts))
 
 
