@@ -119,17 +119,18 @@ class Queue:
         prefix = sequence.prompt.prefix
         if prefix is None or self._pool.get(prefix) is not None:
             return 0
-        return sum(cost.bytes(len(prefix.token_ids)) for cost in self._costs)
+        return sum(cost.prefix_bytes(len(prefix.token_ids)) for cost in self._costs)
 
     def _with_prefix(self, prompt: Prompt) -> Prompt:
         """A prompt that shares its beginning with none that was planned with it may do so with
         one before, of this run or an earlier one. Neighbours that find the same share it."""
         if prompt.prefix is not None:
             return prompt
-        length = self._pool.known_part(prompt.token_ids[:-1])
+        content_ids = prompt.content_ids
+        length = self._pool.known_part(content_ids[:-1])
         if not length:
             return prompt
-        token_ids = prompt.token_ids[:length]
+        token_ids = content_ids[:length]
         if token_ids != self._last_stored.token_ids:
             self._last_stored = Prefix(token_ids, 1)
         return replace(prompt, prefix=self._last_stored)

@@ -49,6 +49,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "extra_body": ({},),
     "function_call": (),
     "functions": ([],),
+    "images": ([],),
     "include_reasoning": (True,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
@@ -71,6 +72,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "verbosity": (),
+    "videos": ([],),
     "web_search_options": (),
 }
 
@@ -79,6 +81,8 @@ _REMEDIES = {
     "reasoning_effort": "give it in chat_template_kwargs if the model's template reads it",
     "function_call": "use tools and tool_choice",
     "functions": "use tools",
+    "images": "put image_url parts into the messages, or name the column with --image",
+    "videos": "put video_url parts into the messages, or name the column with --video",
 }
 
 

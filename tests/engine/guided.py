@@ -92,8 +92,10 @@ class Failing:
     def make_cache(self) -> list[Any]:
         return self._model.make_cache()
 
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+    takes_positions = False
+
+    def __call__(self, tokens: mx.array, cache: list[Any], given: None = None) -> mx.array:
         self._left -= 1
         if self._left == 0:
             raise RuntimeError("once")
-        return self._model(tokens, cache=cache)
+        return self._model(tokens, cache)
