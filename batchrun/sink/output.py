@@ -52,8 +52,10 @@ def write_output(
     path: Path,
     kind: OutputFormat,
     kept_schema: pa.Schema | None = None,
+    report: str | None = None,
 ) -> None:
-    """Writes the run's results to `path` and its failed rows to `errors_path(path)`.
+    """Writes the run's results to `path` and its failed rows to `errors_path(path)`; a Parquet
+    file carries the `report` along.
 
     Both appear whole, in place of any earlier ones; without failed rows there is no errors file.
     Raises RunError when they cannot be written or a row has neither answer nor error yet.
@@ -63,7 +65,7 @@ def write_output(
         raise RunError(f"{pending} rows have no result yet; run again to finish them")
     _write_errors(journal, errors_path(path))
     with replacing(path) as file:
-        _write(journal, file, kind, kept_schema)
+        _write(journal, file, kind, kept_schema, report)
 
 
 def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:
@@ -86,13 +88,17 @@ def _read(path: Path, kind: OutputFormat) -> Iterator[Answer]:
 
 
 def _write(
-    journal: Journal, file: IO[bytes], kind: OutputFormat, kept_schema: pa.Schema | None
+    journal: Journal,
+    file: IO[bytes],
+    kind: OutputFormat,
+    kept_schema: pa.Schema | None,
+    report: str | None,
 ) -> None:
     if kind == "jsonl":
         return jsonl.write(journal, file)
     from batchrun.sink import parquet
 
-    return parquet.write(journal, file, kept_schema)
+    return parquet.write(journal, file, kept_schema, report)
 
 
 def _write_errors(journal: Journal, path: Path) -> None:

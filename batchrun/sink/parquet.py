@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from batchrun.records import Answer, Result
 from batchrun.sink.arrays import make_array, make_timestamps
-from batchrun.sink.encode import dumps, microseconds, parse_stop, stop_text
+from batchrun.sink.encode import clean, dumps, microseconds, parse_stop, stop_text
 from batchrun.sink.journal import Journal
 from batchrun.sink.kept import Column, plan_columns
 
@@ -40,7 +40,8 @@ COLUMNS = pa.schema(
         ("finished_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-_METADATA = {"batchrun": json.dumps({"version": 1})}
+_VERSION = {"batchrun": json.dumps({"version": 1})}
+_REPORT = "batchrun.report"
 
 # A row group ends at whichever comes first; a batch is what is in memory as Python objects.
 _GROUP_ROWS = 8192
@@ -62,10 +63,13 @@ _NEEDED = (
 )
 
 
-def write(journal: Journal, file: IO[bytes], kept_schema: pa.Schema | None) -> None:
-    """Writes all results; `kept_schema` holds the kept columns' types where known."""
+def write(
+    journal: Journal, file: IO[bytes], kept_schema: pa.Schema | None, report: str | None
+) -> None:
+    """Writes all results; `kept_schema` holds the kept columns' types where known. `report` goes
+    into the file's metadata."""
     kept = plan_columns(journal.kept(), kept_schema, COLUMNS.names)
-    schema = pa.schema([*COLUMNS, *(column.field for column in kept)], _METADATA)
+    schema = pa.schema([*COLUMNS, *(column.field for column in kept)], _metadata(report))
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for group in _groups(_batches(journal.results(), kept, schema)):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
@@ -80,6 +84,17 @@ def read(path: Path) -> Iterator[Answer]:
                     yield _answer(record)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
+
+
+def read_report(path: Path) -> str | None:
+    """The report that the file carries; raises OSError or pa.ArrowException if it is unreadable."""
+    metadata = pq.read_schema(path).metadata or {}
+    text = metadata.get(_REPORT.encode())
+    return None if text is None else text.decode()
+
+
+def _metadata(report: str | None) -> dict[str, str]:
+    return _VERSION if report is None else _VERSION | {_REPORT: clean(report)}
 
 
 def _batches(
