@@ -82,6 +82,7 @@ def main() -> None:
 )
 @click.argument("inputs", nargs=-1, metavar="INPUT...")
 @options.apply(options.INPUT)
+@options.apply(options.MEDIA)
 @options.apply(options.OUTPUT)
 @options.apply(options.MODEL)
 @options.apply(options.ANSWERS)
@@ -123,6 +124,7 @@ def run(
 )
 @click.argument("inputs", nargs=-1, metavar="INPUT...")
 @options.apply(options.INPUT)
+@options.apply(options.MEDIA)
 @options.apply(options.MODEL)
 @options.apply(options.CHECK)
 def check(

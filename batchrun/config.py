@@ -17,13 +17,16 @@ class SourceConfig:
 
     `inputs` are files, or "-" for stdin, as `resolve_inputs` gives them. `system` and `prompt` are
     Jinja2 templates over a data-set row's columns; with neither, rows must be requests themselves.
-    `sampling` holds the values of fields that a row leaves out. `keep` names input columns to carry
-    along; None is all.
+    `images` and `videos` name columns whose media go before a row's text. `sampling` holds the
+    values of fields that a row leaves out. `keep` names input columns to carry along; None is all
+    but those of media.
     """
 
     inputs: tuple[str, ...]
     system: str | None = None
     prompt: str | None = None
+    images: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     keep: tuple[str, ...] | None = ()
     limit: int | None = None
@@ -31,7 +34,8 @@ class SourceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which model, in which form. `dtype` None leaves the choice to the device."""
+    """Which model, in which form. `dtype` None leaves the choice to the device. `text_only` takes
+    of a vision model the part that reads text."""
 
     model: str | None = None
     adapter: str | None = None
@@ -39,6 +43,17 @@ class ModelConfig:
     max_model_len: int | None = None
     trust_remote_code: bool = False
     chat_template: str | None = None
+    text_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaConfig:
+    """How images and videos are found. Files lie under `root`; None is the folder of the input
+    that names them. `video_fps` frames of each second of a video are shown to the model."""
+
+    root: Path | None = None
+    allow_private_hosts: bool = False
+    video_fps: float = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +67,7 @@ class RunConfig:
     source: SourceConfig
     output: Path
     model: ModelConfig = field(default_factory=ModelConfig)
+    media: MediaConfig = field(default_factory=MediaConfig)
     format: OutputFormat | None = None
     max_num_seqs: int | None = 32
     max_num_batched_tokens: int = 2048

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from batchrun.config import ModelConfig, OutputFormat, RunConfig, SourceConfig
+from batchrun.config import MediaConfig, ModelConfig, OutputFormat, RunConfig, SourceConfig
 from batchrun.errors import RowError, UsageError
 from batchrun.paths import check_output
 from batchrun.records import Sampling
@@ -44,10 +44,16 @@ class Flags:
     adapter: str | None = None
     dtype: str | None = None
     chat_template: str | None = None
+    text_only: bool = False
     max_model_len: int | None = None
     trust_remote_code: bool = False
     system: str | None = None
     prompt: str | None = None
+    image: str | Sequence[str] = ()
+    video: str | Sequence[str] = ()
+    media_root: str | Path | None = None
+    allow_private_hosts: bool = False
+    video_fps: float = MediaConfig.video_fps
     limit: int | None = None
     keep: str | Sequence[str] = ()
     keep_all: bool = False
@@ -93,6 +99,7 @@ class Flags:
             source=source,
             output=Path(output),
             model=self.model_config(),
+            media=self.media_config(),
             format=_format(self.format),
             max_num_seqs=_max_num_seqs(self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
@@ -117,6 +124,8 @@ class Flags:
             inputs=tuple(resolve_inputs(tuple(map(str, inputs)))),
             system=self.system,
             prompt=self.prompt,
+            images=_strings(self.image),
+            videos=_strings(self.video),
             sampling=self._sampling(),
             keep=None if self.keep_all else _strings(self.keep),
             limit=None if self.limit is None else _count("limit", self.limit),
@@ -131,6 +140,15 @@ class Flags:
             max_model_len=None if length is None else _count("max_model_len", length),
             trust_remote_code=self.trust_remote_code,
             chat_template=self.chat_template,
+            text_only=self.text_only,
+        )
+
+    def media_config(self) -> MediaConfig:
+        """Raises UsageError for a root that is no folder."""
+        return MediaConfig(
+            root=_folder("media_root", self.media_root),
+            allow_private_hosts=self.allow_private_hosts,
+            video_fps=_positive("video_fps", self.video_fps),
         )
 
     def _prefix_cache_bytes(self) -> int:
@@ -163,6 +181,22 @@ def _count(name: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{_flag(name)} must be a whole number of at least 1, not {value!r}")
     return value
+
+
+def _positive(name: str, value: float) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise UsageError(f"{_flag(name)} must be a number above 0, not {value!r}")
+    return float(value)
+
+
+def _folder(name: str, value: str | Path | None) -> Path | None:
+    if value is None:
+        return None
+    folder = Path(value).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"{_flag(name)} {value}: no such folder")
+    return folder
 
 
 def _max_num_seqs(value: int | str | None) -> int | None:

@@ -67,6 +67,7 @@ def _group(name: str) -> Callable[..., Decorator[Any]]:
 
 
 _input = _group("Input")
+_media = _group("Images and video")
 _output = _group("Output")
 _model = _group("Model")
 _answers = _group("Answers (a row's own values win)")
@@ -95,6 +96,42 @@ INPUT = (
     _input("--limit", type=int, metavar="N", help="Read only the first N rows.  [default: all]"),
 )
 
+MEDIA = (
+    _media(
+        "--image",
+        multiple=True,
+        metavar="COLUMN",
+        help="Put the image in this column before the row's text: a path, a URL, its bytes, or a"
+        " list of these; null is none. Repeatable.",
+    ),
+    _media(
+        "--video",
+        multiple=True,
+        metavar="COLUMN",
+        help="The same for a column with videos. Repeatable.",
+    ),
+    _media(
+        "--media-root",
+        metavar="DIR",
+        help="Folder of the files that rows name; none outside of it is read."
+        "  [default: the input's own folder; for - the current one]",
+    ),
+    _media(
+        "--allow-private-hosts",
+        is_flag=True,
+        help="Fetch from addresses that are not public too, as 127.0.0.1 or 10.0.0.7. Only for"
+        " inputs that you trust.",
+    ),
+    _media(
+        "--video-fps",
+        type=float,
+        metavar="N",
+        default=Flags.video_fps,
+        show_default=True,
+        help="Frames shown to the model for each second of a video, 4 to 128 in all.",
+    ),
+)
+
 OUTPUT = (
     _output(
         "-o",
@@ -113,7 +150,11 @@ OUTPUT = (
         metavar="COLUMN",
         help="Carry this input column over to the output. Repeatable.",
     ),
-    _output("--keep-all", is_flag=True, help="Carry every input column over to the output."),
+    _output(
+        "--keep-all",
+        is_flag=True,
+        help="Carry every input column over to the output, but for those of --image and --video.",
+    ),
     _output(
         "--fresh",
         is_flag=True,
@@ -144,6 +185,11 @@ MODEL = (
         "--chat-template",
         metavar="FILE",
         help="Chat template: a file, or the Jinja text itself.  [default: the model's own]",
+    ),
+    _model(
+        "--text-only",
+        is_flag=True,
+        help="Of a model for images and text, load only the part for text.",
     ),
     _model(
         "--trust-remote-code",

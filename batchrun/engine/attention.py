@@ -4,8 +4,9 @@ A shared prefix is one key and value matrix for all its rows, so that their atte
 matrix product per KV head (Hydragen, arXiv 2402.05099). Each part gives its weighted values with
 the maximum and the sum of its weights, from which the exact softmax over both follows.
 
-`install` puts `attend` in the place of mlx-lm's `scaled_dot_product_attention` in the modules of a
-model: the one place where an upstream name is replaced. For caches other than ours it is mlx-lm's.
+`install` puts `attend` in the place of mlx-lm's `scaled_dot_product_attention`, and of mlx-vlm's,
+in the modules of a model: the one place where an upstream name is replaced. For caches other than
+ours it is mlx-lm's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mlx_lm.models import base
 from batchrun.engine import fastmath
 from batchrun.engine.kv import Model
 from batchrun.engine.plainkv import PackedPrefixKV, PrefillKV, PrefixKV
-from batchrun.engine.ring import HIDDEN
+from batchrun.engine.ring import HIDDEN, OwnMask
 from batchrun.engine.ringkv import RingKV
 
 upstream_attention = base.scaled_dot_product_attention
@@ -31,11 +32,17 @@ QUERY_BLOCK = 128
 
 
 def install(model: Model) -> None:
-    """Have every module of `model` that imports mlx-lm's attention call `attend` instead."""
+    """Have every module of `model` that imports their attention call `attend` instead."""
     for name in {type(module).__module__ for module in model.modules()}:
-        source = sys.modules[name]
-        if vars(source).get("scaled_dot_product_attention") is upstream_attention:
-            vars(source)["scaled_dot_product_attention"] = attend
+        source = vars(sys.modules[name])
+        if source.get("scaled_dot_product_attention") in _upstreams():
+            source["scaled_dot_product_attention"] = attend
+
+
+def _upstreams() -> list[Any]:
+    """mlx-lm's attention and, where it is loaded, mlx-vlm's, which takes and does the same."""
+    vlm = sys.modules.get("mlx_vlm.models.base")
+    return [upstream_attention, *([vlm.scaled_dot_product_attention] if vlm else [])]
 
 
 def attend(
@@ -49,10 +56,11 @@ def attend(
 ) -> mx.array:
     """mlx-lm's signature. `queries` are (rows, heads, tokens, head size); `keys` and `values` are
     what the cache returned for this layer, without the shared prefix, which the cache knows."""
-    if sinks is None and isinstance(cache, RingKV) and cache.ring.is_own_mask(mask):
-        cache.ring.num_attended += 1
-        if cache.ring.groups or fastmath.IS_ON:
+    if isinstance(cache, RingKV) and isinstance(mask, OwnMask):
+        cache.ring.num_attended += sinks is None
+        if sinks is None and (cache.ring.groups or fastmath.IS_ON):
             return _decode(queries, keys, values, cache, scale)
+        mask = cache.ring.mask(None)
     if sinks is None and isinstance(cache, PrefillKV):
         if not isinstance(mask, mx.array) and fastmath.IS_ON:
             return _prefill(queries, keys, values, cache, scale)

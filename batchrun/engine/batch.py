@@ -14,6 +14,7 @@ from batchrun.engine.kv import CacheTraits, DecodeCaches, Model
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.row import Sequence
 from batchrun.engine.sampling import Sampled, Sampler
+from batchrun.models.loaded import Given
 from batchrun.records import TokenLogprob
 
 # Whether a step is started while the last one runs. On a CPU, where both would want the same cores,
@@ -62,6 +63,7 @@ class Batch:
         self._model = model
         self._vocab_size = vocab_size
         self._inputs = mx.array([], dtype=mx.int32)
+        self._positions = mx.array([], dtype=mx.int32)
         self._sampler: Sampler | None = None
 
     @property
@@ -73,7 +75,7 @@ class Batch:
         if self._sampler is None:
             self._sampler = Sampler(self.rows, self._vocab_size)
         self.caches.begin_step()
-        logits = self._model(self._inputs[:, None], cache=self.caches.layers)
+        logits = self._model(self._inputs[:, None], self.caches.layers, self._given())
         sampled = self._sampler(logits[:, -1])
         self.caches.end_step()
         mx.async_eval(*sampled.arrays())
@@ -97,7 +99,8 @@ class Batch:
             return
         self.rows = [self.rows[place] for place in keep]
         self.caches.filter(keep)
-        self._inputs = self._inputs[mx.array(keep)] if keep else self._inputs[:0]
+        rows = mx.array(keep, dtype=mx.int32)
+        self._inputs, self._positions = self._inputs[rows], self._positions[rows]
         self._sampler = None
 
     def extend(self, prefill: Prefill) -> None:
@@ -107,7 +110,18 @@ class Batch:
         self.rows.extend(prefill.sequences)
         first = mx.array([s.prompt.token_ids[-1] for s in prefill.sequences], dtype=mx.int32)
         self._inputs = mx.concatenate([self._inputs, first])
+        last = prefill.inputs.last_positions
+        positions = mx.array([last[pick] for pick in prefill.picks], dtype=mx.int32)
+        self._positions = mx.concatenate([self._positions, positions])
         self._sampler = None
+
+    def _given(self) -> Given | None:
+        """M-RoPE's positions of the tokens that go in now, where the model wants them: text goes on
+        from the largest position so far in all three."""
+        if not self._model.takes_positions:
+            return None
+        now, self._positions = self._positions, self._positions + 1
+        return Given(positions=mx.broadcast_to(now[None, :, None], (3, len(self.rows), 1)))
 
 
 def _fill_holes(taken: list[bool]) -> list[int]:

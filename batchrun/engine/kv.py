@@ -13,7 +13,7 @@ import copy
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -23,11 +23,18 @@ from batchrun.engine.plainkv import PrefillKV, PrefixKV, PrefixState
 from batchrun.engine.ring import Ring
 from batchrun.engine.ringkv import RingKV
 
+if TYPE_CHECKING:
+    from batchrun.models.loaded import Given
+
 
 class Model(Protocol):
-    """What the engine needs of a model."""
+    """What the engine needs of a model. `takes_positions`: it has to be told each token's
+    positions, as they do not follow from the tokens."""
 
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+    @property
+    def takes_positions(self) -> bool: ...
+
+    def __call__(self, tokens: mx.array, cache: list[Any], given: Given | None = None) -> mx.array:
         """Logits (rows, tokens, vocabulary) after `tokens` (rows, tokens), which join `cache`."""
 
     def make_cache(self) -> list[Any]:
@@ -87,12 +94,16 @@ def _frozen(layer: Any) -> Any:
 
 class PrefillCaches:
     """Caches of prompts that are prefilled together after the same `prefix`, if any, padded on
-    the right. `lengths` are tokens per row after the prefix."""
+    the right to `columns`. `lengths` are tokens per row after the prefix."""
 
     def __init__(
         self, model: Model, lengths: list[int], prefix: PrefixState | None, traits: CacheTraits
     ):
         self.lengths = lengths
+        # Rows that are padded never go in as one column: mlx-lm's recurrent and sliding-window
+        # layers take that for decoding.
+        is_padded = min(lengths) < max(lengths)
+        self.columns = max(2, *lengths) if is_padded else lengths[0]
         self.prefix = prefix
         self.layers = model.make_cache()
         self.traits = traits
@@ -105,7 +116,7 @@ class PrefillCaches:
         if is_plain(cache):
             return self._plain(prefix)
         batch = cache.merge([prefix or cache] * len(self.lengths))
-        padding = [max(self.lengths) - length for length in self.lengths]
+        padding = [self.columns - length for length in self.lengths]
         if any(padding):
             batch.prepare(lengths=self.lengths, right_padding=padding)
         return batch
@@ -133,7 +144,7 @@ class DecodeCaches:
 
     def __init__(self, *, max_rows: int, traits: CacheTraits):
         self.layers: list[Any] = []
-        self.ring = Ring(max_rows)
+        self.ring = Ring(max_rows, is_attended=traits.shares)
         self._traits = traits
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from batchrun.engine import attention, fastmath
 from batchrun.engine import batch as decoding
 from batchrun.engine.batch import Batch, Step
+from batchrun.engine.features import FeatureCache
 from batchrun.engine.finishing import Decoder, Ending, Finisher
 from batchrun.engine.kv import CacheTraits, Model
 from batchrun.engine.prefill import Prefill
@@ -73,7 +74,8 @@ class Engine:
             shares=traits.unshareable is None,
             kv_bits=kv_bits,
         )
-        self._pool = PrefixPool(model, self._traits, store, self.stats)
+        self._features = FeatureCache(model, self.stats)
+        self._pool = PrefixPool(model, self._features, self._traits, store, self.stats)
         self._vocab_size = traits.vocab_size
         self._finisher = Finisher(tokenizer, eos_token_ids)
         self._queue = Queue(self._finisher, self._pool, traits.costs, kv_bytes)
@@ -160,7 +162,7 @@ class Engine:
             taken = self._take()
         if taken:
             self._joining = taken
-            self._prefill = Prefill(self._model, taken, self._pool, self._traits)
+            self._prefill = Prefill(self._model, taken, self._pool, self._features, self._traits)
 
     def _take(self) -> list[Sequence]:
         live = self._batch.live

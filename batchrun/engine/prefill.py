@@ -3,9 +3,8 @@ of decoding. So prefill needs no logits, and a prompt of one token needs no pref
 
 from __future__ import annotations
 
-import mlx.core as mx
-import numpy as np
-
+from batchrun.engine.features import FeatureCache
+from batchrun.engine.inputs import PromptInputs
 from batchrun.engine.kv import CacheTraits, Model, PrefillCaches
 from batchrun.engine.row import Sequence
 from batchrun.engine.sharing import PrefixJob, PrefixPool
@@ -17,19 +16,24 @@ class Prefill:
     `picks[i]` is the row of `sequences[i]`."""
 
     def __init__(
-        self, model: Model, sequences: list[Sequence], pool: PrefixPool, traits: CacheTraits
+        self,
+        model: Model,
+        sequences: list[Sequence],
+        pool: PrefixPool,
+        features: FeatureCache,
+        traits: CacheTraits,
     ):
         self.sequences = sequences
         self.picks: list[int] = []
         rows: dict[int, int] = {}
         for sequence in sequences:
             self.picks.append(rows.setdefault(id(sequence.prompt), len(rows)))
-        firsts = [sequences[self.picks.index(row)] for row in range(len(rows))]
+        self._prompts = [sequences[self.picks.index(row)].prompt for row in range(len(rows))]
         self._prefix = sequences[0].prompt.prefix
         self._start = len(self._prefix.token_ids) if self._prefix else 0
-        self._rows = [first.prompt.token_ids[self._start : -1] for first in firsts]
-        self._lengths = [len(row) for row in self._rows]
+        self._lengths = [len(prompt.token_ids) - 1 - self._start for prompt in self._prompts]
         self._position = 0
+        self._features = features
         self._model = model
         self._pool = pool
         self._traits = traits
@@ -37,10 +41,11 @@ class Prefill:
         self._prefix_tokens_fed = 0
         self._job: PrefixJob | None = None
         self._caches: PrefillCaches | None = None
+        self._inputs: PromptInputs | None = None
 
     @property
     def is_done(self) -> bool:
-        return not self._missing and self._position >= max(self._lengths)
+        return not self._missing and self._position >= self.caches.columns
 
     @property
     def caches(self) -> PrefillCaches:
@@ -50,21 +55,24 @@ class Prefill:
             self._caches = PrefillCaches(self._model, self._lengths, prefix, self._traits)
         return self._caches
 
+    @property
+    def inputs(self) -> PromptInputs:
+        if self._inputs is None:
+            self._inputs = PromptInputs(
+                self._model, self._features, self._prompts, self._start, self._lengths
+            )
+        return self._inputs
+
     def step(self, max_tokens: int) -> int:
         """Feed the next chunk, at most `max_tokens` with padding; returns the tokens fed."""
         if self._missing:
             return self._step_prefix(max_tokens)
         end = self._position + self._width(max_tokens)
-        chunk = np.zeros((len(self._rows), end - self._position), dtype=np.int32)
-        fed = 0
-        for row, token_ids in enumerate(self._rows):
-            part = token_ids[self._position : end]
-            chunk[row, : len(part)] = part
-            fed += len(part)
-        self._model(mx.array(chunk), cache=self.caches.layers)
+        chunk = self.inputs.chunk(self._position, end)
+        self._model(chunk.tokens, self.caches.layers, chunk.given)
         self.caches.evaluate()
         self._position = end
-        return fed
+        return chunk.num_tokens
 
     def finish(self) -> None:
         """Complete the caches and note which tokens each sequence did not have to compute."""
@@ -79,7 +87,7 @@ class Prefill:
     def _step_prefix(self, max_tokens: int) -> int:
         """Feed the next chunk of the shortest prefix that is missing."""
         if self._job is None:
-            self._job = self._pool.begin(self._missing[0])
+            self._job = self._pool.begin(self._missing[0], self._prompts[0])
         fed = self._job.step(max_tokens)
         self._prefix_tokens_fed += fed
         if self._job.is_done:
@@ -89,9 +97,7 @@ class Prefill:
         return fed
 
     def _width(self, max_tokens: int) -> int:
-        """Columns of the next chunk: what is left in equal parts. Never one column where rows are
-        padded: mlx-lm's recurrent and sliding-window layers take that for decoding."""
-        left = max(self._lengths) - self._position
-        chunks = -(-left * len(self._rows) // max_tokens)
-        width = -(-left // chunks)
-        return max(width, 2) if len(self._rows) > 1 else width
+        """Columns of the next chunk: what is left in equal parts."""
+        left = self.caches.columns - self._position
+        chunks = -(-left * len(self._prompts) // max_tokens)
+        return -(-left // chunks)

@@ -16,6 +16,7 @@ from mlx_lm.models.cache import RotatingKVCache
 
 from batchrun.engine import kvbits
 from batchrun.engine.budget import LayerCost
+from batchrun.engine.inputs import text_positions
 from batchrun.engine.kv import (
     CacheTraits,
     DecodeCaches,
@@ -26,6 +27,7 @@ from batchrun.engine.kv import (
     is_plain,
 )
 from batchrun.errors import ModelError
+from batchrun.models.loaded import Given
 
 # Ids that every vocabulary has: two rows of different length after a prefix, and one without it.
 PREFIX, LONG, SHORT, LONER = [9, 8, 7, 6, 5], [1, 2, 3, 4, 5, 6, 7], [3, 1, 2], [2, 4, 6, 8]
@@ -96,8 +98,16 @@ def _agree(logits: mx.array, expected: mx.array) -> bool:
 
 def _logits_alone(model: Model, prompt: list[int]) -> mx.array:
     caches = model.make_cache()
-    model(mx.array([prompt[:-1]]), cache=caches)
-    return model(mx.array([prompt[-1:]]), cache=caches)[0, -1].astype(mx.float32)
+    _run(model, [prompt[:-1]], caches, [0])
+    return _run(model, [prompt[-1:]], caches, [len(prompt) - 1])[0, -1].astype(mx.float32)
+
+
+def _run(model: Model, tokens: list[list[int]], caches: list[Any], starts: list[int]) -> mx.array:
+    """Logits after `tokens`, the first of each row at its position in `starts`."""
+    given = None
+    if model.takes_positions:
+        given = Given(positions=text_positions(starts, len(tokens[0])))
+    return model(mx.array(tokens), caches, given)
 
 
 def _logits_together(
@@ -109,22 +119,23 @@ def _logits_together(
     state = None
     if prefix:
         base = PrefixCaches(model, None, traits)
-        model(mx.array([prefix]), cache=base.layers)
+        _run(model, [prefix], base.layers, [0])
         state = base.state(len(prefix))
     caches = DecodeCaches(max_rows=3, traits=traits)
-    width = len(LONG) - 1
+    start, width = len(prefix), len(LONG) - 1
     padded = [SHORT[:-1] + [0] * (width - len(SHORT) + 1), LONG[:-1]]
     pair = PrefillCaches(model, [len(SHORT) - 1, width], state, traits)
-    model(mx.array(padded), cache=pair.layers)
+    _run(model, padded, pair.layers, [start, start])
     pair.finalize()
     loner = PrefillCaches(model, [len(LONER) - 1], None, traits)
-    model(mx.array([LONER[:-1]]), cache=loner.layers)
+    _run(model, [LONER[:-1]], loner.layers, [0])
     loner.finalize()
     caches.extend(pair, [1, 0])
     caches.extend(loner, [0])
     caches.begin_step()
     last = [[prompt[-1]] for prompt in (LONG, SHORT, LONER)]
-    logits = model(mx.array(last), cache=caches.layers)
+    starts = [start + width, start + len(SHORT) - 1, len(LONER) - 1]
+    logits = _run(model, last, caches.layers, starts)
     mx.eval(logits)
     ring = caches.ring
     return logits[:, -1].astype(mx.float32), ring.num_attended, ring.saw_window
@@ -132,7 +143,7 @@ def _logits_together(
 
 def _filled(model: Model) -> list[Any]:
     caches = model.make_cache()
-    model(mx.array([LONG]), cache=caches)
+    _run(model, [LONG], caches, [0])
     mx.eval([cache.state for cache in caches])
     return caches
 

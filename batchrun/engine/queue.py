@@ -125,10 +125,11 @@ class Queue:
         one before, of this run or an earlier one. Neighbours that find the same share it."""
         if prompt.prefix is not None:
             return prompt
-        length = self._pool.known_part(prompt.token_ids[:-1])
+        content_ids = prompt.content_ids
+        length = self._pool.known_part(content_ids[:-1])
         if not length:
             return prompt
-        token_ids = prompt.token_ids[:length]
+        token_ids = content_ids[:length]
         if token_ids != self._last_stored.token_ids:
             self._last_stored = Prefix(token_ids, 1)
         return replace(prompt, prefix=self._last_stored)

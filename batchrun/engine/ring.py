@@ -27,6 +27,16 @@ COLUMN_STEP = 64
 HIDDEN = -1e30
 
 
+class OwnMask(str):
+    """Stands for `Ring.bias` where the attention is ours. It is no array: models cut arrays to the
+    number of keys that they expect, and it could not be told any more what they say."""
+
+    __slots__ = ()
+
+
+OWN_MASK = OwnMask("own")
+
+
 @dataclass(frozen=True, slots=True)
 class Relayout:
     """Move the newest token to the last of `columns` columns, older ones before it."""
@@ -54,11 +64,13 @@ class Ring:
     column, `groups` say which rows share a prefix, whose tokens come before those in the ring.
 
     `capacity` is the rows that layers have memory for, `max_rows` the most that will be needed.
+    Where `is_attended`, attention goes through ours, and needs no mask but `bias`.
     `num_attended` and `saw_window` record how models used the layers' caches.
     """
 
-    def __init__(self, max_rows: int):
+    def __init__(self, max_rows: int, *, is_attended: bool):
         self.max_rows = max_rows
+        self.is_attended = is_attended
         self.lengths: list[int] = []
         self.columns = 0
         self.head = 0
@@ -103,10 +115,6 @@ class Ring:
         if self._mask is None:
             self._mask = mx.array(self._seen(None)[:, None, None])
         return self._mask
-
-    def is_own_mask(self, mask: mx.array | str | None) -> bool:
-        """Whether a model passes on the mask it was given, which says no more than `bias`."""
-        return mask is not None and mask is self._mask
 
     def fit(self, length: int) -> Relayout | None:
         """Make room for rows of up to `length` tokens, or give up room that is far too large;

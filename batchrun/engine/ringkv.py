@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from batchrun.engine import kvbits
 from batchrun.engine.kvbits import Parts
-from batchrun.engine.ring import Relayout, Ring
+from batchrun.engine.ring import OWN_MASK, OwnMask, Relayout, Ring
 
 
 class RingKV:
@@ -41,13 +41,20 @@ class RingKV:
     def size(self) -> int:
         return max(self.ring.lengths)
 
+    @property
+    def _idx(self) -> int:
+        """mlx-vlm's name for it, which it looks for so as not to read `offset` back."""
+        return self.size()
+
     def make_mask(
         self,
         num_tokens: int,
-        return_array: bool = False,  # noqa: ARG002 mlx-lm's signature
+        return_array: bool = False,
         window_size: int | None = None,
-    ) -> mx.array:
+    ) -> mx.array | OwnMask:
         self._check_single(num_tokens)
+        if self.ring.is_attended and window_size is None and not return_array:
+            return OWN_MASK
         return self.ring.mask(window_size)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:

@@ -10,13 +10,14 @@ from array import array
 from collections import OrderedDict
 from typing import Any, Protocol
 
-import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
+from batchrun.engine.features import FeatureCache
+from batchrun.engine.inputs import PromptInputs
 from batchrun.engine.kv import CacheTraits, Model, PrefixCaches, is_plain
 from batchrun.engine.plainkv import PrefixKV, PrefixState
 from batchrun.engine.stats import EngineStats
-from batchrun.records import Prefix
+from batchrun.records import Prefix, Prompt
 
 # Prefixes come depth-first, so few are ever needed again: the ancestors of the latest.
 KEPT = 8
@@ -53,6 +54,7 @@ class PrefixJob:
         self,
         model: Model,
         prefix: Prefix,
+        inputs: PromptInputs,
         base: PrefixState | None,
         traits: CacheTraits,
         seconds: float,
@@ -61,31 +63,36 @@ class PrefixJob:
         self.seconds = seconds
         self.num_fed = 0
         self._model = model
+        self._inputs = inputs
         self._base = base
-        self._position = base.length if base else 0
+        self._start = base.length if base else 0
         self._caches = PrefixCaches(model, base, traits)
 
     @property
+    def _num_left(self) -> int:
+        return len(self.prefix.token_ids) - self._start - self.num_fed
+
+    @property
     def is_done(self) -> bool:
-        return self._position >= len(self.prefix.token_ids)
+        return self._num_left <= 0
 
     def step(self, max_tokens: int) -> int:
         """Feed the next chunk, if there is one; returns its tokens."""
-        chunk = self.prefix.token_ids[self._position : self._position + max_tokens]
-        if not chunk:
+        width = min(max_tokens, self._num_left)
+        if width <= 0:
             return 0
         start = time.perf_counter()
-        self._model(mx.array([chunk]), cache=self._caches.layers)
+        chunk = self._inputs.chunk(self.num_fed, self.num_fed + width)
+        self._model(chunk.tokens, self._caches.layers, chunk.given)
         self._caches.evaluate()
-        self._position += len(chunk)
-        self.num_fed += len(chunk)
+        self.num_fed += width
         self.seconds += time.perf_counter() - start
-        return len(chunk)
+        return width
 
     def state(self) -> PrefixState:
         if self._base and not self.num_fed:
             return self._base
-        return self._caches.state(self._position)
+        return self._caches.state(self._start + self.num_fed)
 
 
 class PrefixPool:
@@ -93,9 +100,15 @@ class PrefixPool:
     front of `store`, where they outlast the run."""
 
     def __init__(
-        self, model: Model, traits: CacheTraits, store: Store | None, stats: EngineStats
+        self,
+        model: Model,
+        features: FeatureCache,
+        traits: CacheTraits,
+        store: Store | None,
+        stats: EngineStats,
     ) -> None:
         self._model = model
+        self._features = features
         self._traits = traits
         self._store = store
         self._stats = stats
@@ -125,8 +138,9 @@ class PrefixPool:
             prefix = prefix.parent
         return chain
 
-    def begin(self, prefix: Prefix) -> PrefixJob:
-        """Start on a prefix, from the longest part of it that is at hand."""
+    def begin(self, prefix: Prefix, prompt: Prompt) -> PrefixJob:
+        """Start on a prefix, with which `prompt` begins, from the longest part of it that is at
+        hand."""
         base, seconds = self.get(prefix.parent), 0.0
         if base is not None:
             seconds = self._kept[_key(prefix.parent)][0].seconds
@@ -135,7 +149,10 @@ class PrefixPool:
             loaded = self._load(found)
             if loaded is not None:
                 base, seconds = loaded, found.seconds_saved
-        return PrefixJob(self._model, prefix, base, self._traits, seconds)
+        start = base.length if base else 0
+        length = len(prefix.token_ids) - start
+        inputs = PromptInputs(self._model, self._features, [prompt], start, [length])
+        return PrefixJob(self._model, prefix, inputs, base, self._traits, seconds)
 
     def keep(self, job: PrefixJob) -> None:
         """Take in a finished prefix, and store it if any of it had to be computed."""

@@ -62,7 +62,16 @@ class LoadedModel:
     def eos_token_ids(self) -> frozenset[int]:
         return self.tokenizer.eos_token_ids
 
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+    @property
+    def takes_positions(self) -> bool:
+        return False
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        cache: list[Any],
+        given: Given | None = None,  # noqa: ARG002 a text model is told by its tokens alone
+    ) -> mx.array:
         logits: mx.array = self.module(tokens, cache=cache)
         return logits
 

@@ -44,7 +44,7 @@ class _Window:
         self._prompts: dict[Prefix | None, list[Prompt]] = defaultdict(list)
         self._children: dict[Prefix | None, list[Prefix]] = defaultdict(list)
         self._work: dict[Prefix, int] = {}
-        prefixes = shared_prefixes([prompt.token_ids for prompt in prompts])
+        prefixes = shared_prefixes([prompt.content_ids for prompt in prompts])
         for prompt, prefix in zip(prompts, prefixes, strict=True):
             self._prompts[prefix].append(replace(prompt, prefix=prefix))
             self._add(prefix)

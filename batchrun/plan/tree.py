@@ -71,7 +71,7 @@ class _Node:
 def _common(one: bytes, other: bytes) -> int:
     """How many token ids two sequences begin with in common."""
     count = min(len(one), len(other)) // _ID_BYTES
-    differ = np.frombuffer(one, np.intc, count) != np.frombuffer(other, np.intc, count)
+    differ = np.frombuffer(one, np.int64, count) != np.frombuffer(other, np.int64, count)
     return int(differ.argmax()) if differ.any() else count
 
 

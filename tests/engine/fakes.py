@@ -25,13 +25,15 @@ class CountingModel:
         self.widths: list[int] = []
         self.rows: list[int] = []
 
+    takes_positions = False
+
     def modules(self) -> list[Any]:
         return []
 
     def make_cache(self) -> list[Any]:
         return [KVCache()]
 
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: list[Any], given: None = None) -> mx.array:
         self.rows.append(tokens.shape[0])
         self.widths.append(tokens.shape[1])
         if self.poison is not None and (tokens == self.poison).any().item():

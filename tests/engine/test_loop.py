@@ -134,10 +134,10 @@ def test_a_model_that_always_raises_fails_every_row():
 
 def test_too_little_memory_halves_the_batch_and_loses_nothing():
     class SmallMemory(CountingModel):
-        def __call__(self, tokens, cache):
+        def __call__(self, tokens, cache, given=None):
             if tokens.shape[0] > 5:
                 raise RuntimeError("[malloc] Unable to allocate 123 bytes.")
-            return super().__call__(tokens, cache)
+            return super().__call__(tokens, cache, given)
 
     runner = engine(SmallMemory(), max_num_seqs=16)
     finished = run(runner, [prompt(i, [i], max_tokens=6) for i in range(40)])

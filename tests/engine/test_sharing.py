@@ -29,7 +29,9 @@ class Counted:
         self.tokenizer = model.tokenizer
         self.fed = 0
 
-    def __call__(self, tokens, cache):
+    takes_positions = False
+
+    def __call__(self, tokens, cache, given=None):
         self.fed += int((tokens != 0).sum().item())
         return self.model(tokens, cache=cache)
 
@@ -161,3 +163,12 @@ def test_the_budget_counts_a_shared_prefix_once(tiny_model):
     budget = per_token * (200 + 8 * 14 + 1)
     runner, _ = check(load(tiny_model("llama")), prompts, kv_bytes=budget)
     assert runner.stats.peak_running == 8
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+@pytest.mark.parametrize("lengths", [[2, 2], [1, 2], [2, 2, 1]])
+def test_prompts_of_one_or_two_tokens_after_a_prefix_of_one(kind, lengths, tiny_model):
+    rng = random.Random(kind)
+    prefix = Prefix(some_ids(rng, 1), len(lengths))
+    prompts = rows_of(prefix, [some_ids(rng, length) for length in lengths], 0, max_tokens=3)
+    check(load(tiny_model(kind)), prompts)

@@ -22,7 +22,9 @@ class TinyModel:
         self.module, _ = load_model(path)
         self.tokenizer = load_tokenizer(path)
 
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+    takes_positions = False
+
+    def __call__(self, tokens: mx.array, cache: list[Any], given: None = None) -> mx.array:
         return self.module(tokens, cache=cache)
 
     def modules(self) -> list[Any]:
