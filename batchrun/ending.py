@@ -77,9 +77,9 @@ def _summary(config: RunConfig, meter: Meter, ended: Ended) -> Summary:
 def _write_page(config: RunConfig, report: str) -> None:
     """Without it nothing is lost: `batchrun report` makes it again."""
     # Loaded here: matplotlib would slow the start down.
-    from batchrun.report.page import write_page
+    from batchrun.report.page import render_page, write_page
 
     try:
-        write_page(json.loads(report), page_path(config.output))
+        write_page(render_page(json.loads(report)), page_path(config.output))
     except RunError as error:
         print(f"Note: {error}", file=sys.stderr, flush=True)

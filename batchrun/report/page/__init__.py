@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from batchrun.report.page.render import Report, render_page
+from batchrun.report.page.render import render_comparison, render_page
 from batchrun.sink.atomic import replacing
 
-__all__ = ["render_page", "write_page"]
+__all__ = ["render_comparison", "render_page", "write_page"]
 
 
-def write_page(report: Report, path: Path) -> None:
-    """Writes the page of one run, whole or not at all; raises RunError where it cannot."""
-    page = render_page(report)
+def write_page(page: str, path: Path) -> None:
+    """Writes a page whole or not at all; raises RunError where it cannot be written."""
     with replacing(path) as file:
         file.write(page.encode("utf-8", "replace"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from batchrun.report.page.svg import INK, SERIES, Drawing, drawn
-from batchrun.report.page.words import figure
+from batchrun.report.words import figure
 
 _BARS_HEIGHT = 0.55  # inches, and for each bar:
 _MARKS = (("median (line)", "p50"), ("p90", "p90"), ("p99", "p99"), ("longest", "max"))
@@ -64,7 +65,14 @@ def spread(name: str, title: str, unit: str, histogram: dict[str, Any]) -> Chart
     return Chart(title, drawing.svg, ", ".join(named))
 
 
-def bars(name: str, title: str, values: dict[str, float], unit: str = "") -> Chart:
+def bars(
+    name: str,
+    title: str,
+    values: dict[str, float],
+    unit: str = "",
+    *,
+    with_share: bool = True,
+) -> Chart:
     """A horizontal bar for each of `values`, the first on top, with its figure and share."""
     whole = sum(values.values()) or 1
     height = _BARS_HEIGHT + _BAR_HEIGHT * max(len(values), 2)
@@ -79,7 +87,8 @@ def bars(name: str, title: str, values: dict[str, float], unit: str = "") -> Cha
         axes.tick_params(length=0)
         axes.spines["bottom"].set_visible(False)
         for place, value in zip(places, values.values(), strict=True):
-            text = f"{_amount(value)}{unit} · {100 * value / whole:.0f} %"
+            text = f"{_amount(value)}{unit}"
+            text += f" · {100 * value / whole:.0f} %" if with_share else ""
             axes.text(value + most * 0.02, place, text, va="center", fontsize=8)
     return Chart(title, drawing.svg)
 
@@ -93,7 +102,7 @@ def _over_time(drawing: Drawing) -> None:
 
 def _rates(amounts: list[float], over: list[float]) -> list[float]:
     """The growth of `amounts` over that of `over` between each two points."""
-    pairs = zip(zip(amounts, amounts[1:], strict=False), zip(over, over[1:], strict=False))
+    pairs = zip(pairwise(amounts), pairwise(over), strict=True)
     return [
         (after - before) / (end - start) if end > start else 0.0
         for (before, after), (start, end) in pairs

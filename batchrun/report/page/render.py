@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from batchrun.report.page import charts, words
+from batchrun.report import words
+from batchrun.report.compare import comparison, differences
+from batchrun.report.page import charts
 from batchrun.report.page.charts import Chart
 
 Report = dict[str, Any]
@@ -25,15 +29,62 @@ class Card:
 
 def render_page(report: Report) -> str:
     """The page of one run, from the content of its report file."""
-    return _environment().get_template("report.html").render(
-        report=report,
-        name=PurePath(report["output"]).name,
-        verdict=words.VERDICTS[report["status"]],
-        cards=_cards(report),
-        charts=_charts(report),
-        samples=report["figures"]["samples"],
-        details=_details(report),
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            report=report,
+            name=PurePath(report["output"]).name,
+            verdict=words.VERDICTS[report["status"]],
+            cards=_cards(report),
+            charts=_charts(report),
+            samples=report["figures"]["samples"],
+            details=_details(report),
+        )
     )
+
+
+def render_comparison(reports: Sequence[Report]) -> str:
+    """A page with several runs side by side."""
+    names = [PurePath(report["output"]).name for report in reports]
+    return (
+        _environment()
+        .get_template("compare.html")
+        .render(
+            names=names,
+            lines=comparison(reports),
+            differences=differences(reports),
+            charts=_rates(names, reports),
+        )
+    )
+
+
+def _rates(names: Sequence[str], reports: Sequence[Report]) -> list[Chart]:
+    labels = [f"{number} {name}" for number, name in enumerate(names, start=1)]
+    found = []
+    for key, title in _RATES:
+        values = [report[key] for report in reports]
+        if any(values):
+            rates = dict(zip(labels, (value or 0 for value in values), strict=True))
+            found.append(charts.bars(key, title, rates, with_share=False))
+    return found
+
+
+_RATES = (
+    ("requests_per_second", "Rows per second"),
+    ("generation_tps", "Tokens generated per second of decode"),
+    ("prompt_tps", "Prompt tokens per second of prefill"),
+    ("elapsed_time", "Seconds"),
+)
+
+
+def _drawing(chart: Chart) -> Markup:
+    """The drawing is matplotlib's, which escapes what it writes."""
+    head = Markup("<figcaption><b>{}</b><span>{}</span></figcaption>").format(
+        chart.title, chart.note
+    )
+    figure = Markup('<figure aria-label="{}">{}\n{}</figure>')
+    return figure.format(chart.title, head, Markup(chart.svg))
 
 
 def _environment() -> Environment:
@@ -46,6 +97,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "count": words.count,
+        "drawing": _drawing,
         "figure": words.figure,
         "moment": words.moment,
     }

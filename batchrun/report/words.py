@@ -12,20 +12,23 @@ VERDICTS = {
 }
 
 
+NOTHING = "-"
+
+
 def count(number: float | None) -> str:
-    return "–" if number is None else f"{number:,.0f}"
+    return NOTHING if number is None else f"{number:,.0f}"
 
 
 def figure(number: float | None, unit: str = "") -> str:
     """Three digits or so, whatever the size."""
     if number is None:
-        return "–"
+        return NOTHING
     text = f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
     return f"{text} {unit}".rstrip()
 
 
 def share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "–"
+    return f"{100 * part / whole:.0f} %" if whole else NOTHING
 
 
 def duration(seconds: float) -> str:
