@@ -32,6 +32,7 @@ LAYERS = [
     {"report"},
 ]
 HEAVY = ["mlx", "mlx_lm", "mlx_vlm", "transformers", "tokenizers", "pyarrow", "numpy", "PIL"]
+HEAVY += ["matplotlib"]
 
 
 def modules() -> dict[str, Path]:

@@ -76,7 +76,7 @@ def bars(
     """A horizontal bar for each of `values`, the first on top, with its figure and share."""
     whole = sum(values.values()) or 1
     height = _BARS_HEIGHT + _BAR_HEIGHT * max(len(values), 2)
-    with drawn(name, left=0.21, height=height) as drawing:
+    with drawn(name, left=0.26, height=height) as drawing:
         axes = drawing.axes
         places = range(len(values), 0, -1)
         axes.barh(places, list(values.values()), height=0.62, color=SERIES[0])
