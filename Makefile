@@ -1,6 +1,7 @@
 # make demo    set up, run a sample file through the default model, show the result
 # make test    set up, run the tests
 # make check   set up, lint and check types
+# make shapes  set up, train the small vision model of the samples anew and test it
 #
 # Needs only make and python3 (3.11 or later). PYTHON=/path/to/python3 picks another one,
 # BACKEND=cpu|cuda12|cuda13 another MLX backend than the one found.
@@ -26,7 +27,7 @@ SHOW = import pyarrow.parquet as pq; \
 	[print("%3d  %s" % (r["row"], " ".join((r["text"] or r["error_message"] or "").split())[:90])) \
 	for r in rows[:8]]
 
-.PHONY: demo test check setup
+.PHONY: demo test check shapes setup
 .DEFAULT_GOAL := setup
 
 demo: setup
@@ -42,6 +43,10 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+shapes: setup
+	$(BIN)/python -m samples.shapes.train
+	$(BIN)/python -m samples.shapes.evaluate
 
 setup: $(STAMP)
 

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from batchrun.errors import RowError
-from batchrun.source.messages import TEXT_PARTS
+from batchrun.source.parts import TEXT_PARTS
 
 Message = dict[str, Any]
 

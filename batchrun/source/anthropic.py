@@ -9,13 +9,15 @@ from batchrun.source.fields import Body, shown
 _ALIASES = (("stop", "stop_sequences"),)
 # `cache_control` asks for what is done anyway; citations are of the API's own making.
 _TEXT_BLOCK = {"type", "text", "cache_control", "citations"}
+_IMAGE_BLOCK = {"type", "source", "cache_control"}
+_IMAGE_SOURCES = (("base64", "data"), ("url", "url"))  # type, and the field that holds it
 _TOOL = {"type", "name", "description", "input_schema", "cache_control"}
 
 
 def anthropic_body(params: dict[str, Any]) -> Body:
     """The same request as a body whose errors name the fields of `params`.
 
-    Raises RowError for content other than text and for tools that are not functions.
+    Raises RowError for content other than text and images, and for tools that are not functions.
     """
     body = Body(params, "params.", _ALIASES)
     fields = dict(params)
@@ -53,11 +55,32 @@ def _content(body: Body, name: str, content: Any) -> Any:
 def _block(body: Body, name: str, block: Any) -> dict[str, Any]:
     if not isinstance(block, dict):
         raise body.error(name, f"must be an object, not {shown(block)}")
-    if block.get("type") != "text" or block.keys() - _TEXT_BLOCK:
+    if block.get("type") == "image" and not block.keys() - _IMAGE_BLOCK:
+        return _image(body, f"{name}.source", block.get("source"))
+    if block.get("type") == "text" and not block.keys() - _TEXT_BLOCK:
+        return {"type": "text", "text": block.get("text")}
+    raise body.error(
+        name, f"{shown(block)} is not supported; use text or image", code="unsupported_parameter"
+    )
+
+
+def _image(body: Body, name: str, source: Any) -> dict[str, Any]:
+    if not isinstance(source, dict):
+        raise body.error(name, f"must be an object, not {shown(source)}")
+    kind = source.get("type")
+    field = next((field for name, field in _IMAGE_SOURCES if name == kind), None)
+    if field is None:
         raise body.error(
-            name, f"{shown(block)} is not supported; use text", code="unsupported_parameter"
+            f"{name}.type",
+            f"{shown(kind)} is not supported; use base64 or url",
+            code="unsupported_parameter",
         )
-    return {"type": "text", "text": block.get("text")}
+    value = source.get(field)
+    if not isinstance(value, str) or not value:
+        raise body.error(f"{name}.{field}", f"must be a string, not empty, not {shown(value)}")
+    if kind == "base64":
+        value = f"data:{source.get('media_type', '')};base64,{value}"
+    return {"type": "image_url", "image_url": {"url": value}}
 
 
 def _tools(body: Body) -> list[Any]:

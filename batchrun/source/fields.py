@@ -54,6 +54,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "guided_json": (),
     "guided_regex": (),
     "guided_whitespace_pattern": (),
+    "images": ([],),
     "include_reasoning": (True,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
@@ -78,6 +79,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "verbosity": (),
+    "videos": ([],),
     "web_search_options": (),
 }
 
@@ -86,6 +88,8 @@ _REMEDIES = {
     "reasoning_effort": "give it in chat_template_kwargs if the model's template reads it",
     "function_call": "use tools and tool_choice",
     "functions": "use tools",
+    "images": "put image_url parts into the messages, or name the column with --image",
+    "videos": "put video_url parts into the messages, or name the column with --video",
 }
 
 

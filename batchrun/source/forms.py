@@ -6,6 +6,7 @@ and bare rows with `messages` or `prompt` among their columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -49,8 +50,11 @@ def read_custom_id(columns: dict[str, Any]) -> str | None:
     )
 
 
-def read_request(row: Row, columns: dict[str, Any], defaults: Sampling) -> Request:
-    """The request that the row is; fields that it leaves out are those of `defaults`.
+def read_request(
+    row: Row, columns: dict[str, Any], defaults: Sampling, media: Sequence[dict[str, Any]] = ()
+) -> Request:
+    """The request that the row is; fields that it leaves out are those of `defaults`, and the parts
+    `media` belong to its messages.
 
     Unknown columns of a bare row are data and ignored, unless they look like a misspelled sampling
     field; unknown fields of a body are faults.
@@ -60,10 +64,16 @@ def read_request(row: Row, columns: dict[str, Any], defaults: Sampling) -> Reque
     body = _body(columns)
     check_fields(body, KNOWN_FIELDS)
     is_chat = _is_chat(body, columns.get("url") if "body" in columns else None)
+    if media and not is_chat:
+        raise body.error(
+            "prompt",
+            f"is a completion's, which has no place for the row's {media[0]['type']};"
+            " use --prompt '{{ prompt }}'",
+        )
     return Request(
         row=row,
         sampling=read_sampling(body, defaults, is_chat=is_chat),
-        messages=read_messages(body) if is_chat else None,
+        messages=read_messages(body, media) if is_chat else None,
         prompt=None if is_chat else _prompt(body),
         tools=read_tools(body) if is_chat else None,
         template_kwargs=_template_kwargs(body),

@@ -5,7 +5,7 @@ Memory is that of one row, or of one batch of a Parquet file, however long the i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from batchrun.config import SourceConfig
 from batchrun.errors import RowError, UsageError
 from batchrun.records import Failure, Request, Row
 from batchrun.source import delimited, jsonl
+from batchrun.source.attach import MediaColumns, with_media
 from batchrun.source.cells import parse_structured, parse_typed
 from batchrun.source.files import Kind, RawRow, is_compressed, is_stream, kind_of
 from batchrun.source.forms import read_custom_id, read_request
@@ -30,15 +31,19 @@ def read_requests(config: SourceConfig) -> Iterator[Request | Failure]:
 
     With `config.prompt` every row is data: its columns fill the templates, and its sampling is
     `config.sampling` whole. Without it rows are requests; `config.system` is then put before
-    the messages of chat rows that have no system message of their own.
+    the messages of chat rows that have no system message of their own. Either way the images and
+    videos of the columns that `config` names for them become parts of the messages.
 
-    Raises UsageError at once for templates that cannot work and for a kept column that no file
+    Raises UsageError at once for templates that cannot work and for a named column that no file
     has, and RunError, after the rows before it, for a file that cannot be read to its end.
     """
     recipe = _Recipe(
-        config, _template(config.prompt, "--prompt"), _template(config.system, "--system")
+        config,
+        _template(config.prompt, "--prompt"),
+        _template(config.system, "--system"),
+        MediaColumns(config.images, config.videos),
     )
-    _check_keep(config)
+    _check_columns(config)
     return islice(_requests(recipe), config.limit)
 
 
@@ -64,7 +69,7 @@ def kept_schema(config: SourceConfig) -> pa.Schema | None:
     """
     if any(kind_of(path) != "parquet" for path in config.inputs):
         return None
-    return _kept_schema(config.keep, config.inputs)
+    return _kept_schema(config)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class _Recipe:
     config: SourceConfig
     prompt: Template | None
     system: Template | None
+    media: MediaColumns
 
     def request(self, row: Row, columns: Columns | RowError, kind: Kind) -> Request | Failure:
         if isinstance(columns, RowError):
@@ -87,14 +93,16 @@ class _Recipe:
 
     def _kept(self, columns: Columns) -> Columns:
         if self.config.keep is None:
-            return columns
+            return self.media.others(columns)
         return {name: columns.get(name) for name in self.config.keep}
 
     def _made(self, row: Row, columns: Columns, kind: Kind) -> Request:
+        media = self.media.parts(_without_empty(columns) if kind in ("csv", "tsv") else columns)
         if self.prompt is not None:
-            messages = chat_messages(columns, self.prompt, self.system)
+            messages = with_media(chat_messages(columns, self.prompt, self.system), media)
             return Request(row=row, sampling=self.config.sampling, messages=messages)
-        request = read_request(row, _parsed(columns, kind), self.config.sampling)
+        fields = _parsed(self.media.others(columns), kind)
+        request = read_request(row, fields, self.config.sampling, media)
         return request if self.system is None else with_system(request, columns, self.system)
 
     def columns(self, names: list[str]) -> list[str] | None:
@@ -107,7 +115,9 @@ class _Recipe:
         used = [template.columns for template in (self.prompt, self.system) if template]
         if any(needed is None or not needed <= set(names) for needed in used):
             return None
-        wanted = BUILT_IN.union(["custom_id"], self.config.keep, *(n for n in used if n))
+        wanted = BUILT_IN.union(
+            ["custom_id"], self.config.keep, self.media.names, *(n for n in used if n)
+        )
         return [name for name in names if name in wanted] or None
 
 
@@ -138,6 +148,11 @@ def _parsed(columns: Columns, kind: Kind) -> Columns:
     return parse_structured(columns) if kind == "parquet" else parse_typed(columns)
 
 
+def _without_empty(columns: Columns) -> Columns:
+    """Cells of text alone: those without any are null."""
+    return {name: value or None for name, value in columns.items()}
+
+
 def _count(path: str, limit: int | None) -> int | None:
     kind = kind_of(path)
     if kind == "parquet":
@@ -147,8 +162,8 @@ def _count(path: str, limit: int | None) -> int | None:
     return jsonl.count(path, limit)
 
 
-def _check_keep(config: SourceConfig) -> None:
-    """Raises UsageError for a kept column that no table has; in JSONL any row may have it.
+def _check_columns(config: SourceConfig) -> None:
+    """Raises UsageError for a named column that no table has; in JSONL any row may have it.
 
     Headers that cannot be used are found here too, before anything is read.
     """
@@ -156,10 +171,11 @@ def _check_keep(config: SourceConfig) -> None:
     names = {name for table in tables for name in table or ()}
     if None in tables or len(tables) < len(config.inputs):
         return
-    for name in config.keep or ():
+    named = {"--keep": config.keep or (), "--image": config.images, "--video": config.videos}
+    for flag, name in ((flag, name) for flag, columns in named.items() for name in columns):
         if name not in names:
             raise UsageError(
-                f"--keep {name}: no such column; the input has {', '.join(sorted(names))}"
+                f"{flag} {name}: no such column; the input has {', '.join(sorted(names))}"
             )
 
 
@@ -171,12 +187,13 @@ def _column_names(path: str, kind: Kind) -> list[str] | None:
     return delimited.read_header(path, kind)
 
 
-def _kept_schema(keep: tuple[str, ...] | None, paths: Sequence[str]) -> pa.Schema:
+def _kept_schema(config: SourceConfig) -> pa.Schema:
     import pyarrow as pa
 
-    schemas = [_parquet().read_schema(path).remove_metadata() for path in paths]
+    keep, media = config.keep, MediaColumns(config.images, config.videos).names
+    schemas = [_parquet().read_schema(path).remove_metadata() for path in config.inputs]
     kept = [
-        pa.schema([field for field in schema if keep is None or field.name in keep])
+        pa.schema([f for f in schema if (f.name not in media if keep is None else f.name in keep)])
         for schema in schemas
     ]
     try:

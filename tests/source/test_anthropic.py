@@ -86,7 +86,7 @@ def test_tools_become_functions() -> None:
         (
             {"messages": [USER, {"role": "user", "content": [{"type": "image", "source": {}}]}]},
             "unsupported_parameter",
-            "params.messages[1].content[0]",
+            "params.messages[1].content[0].source.type",
         ),
         (
             {"messages": [{"role": "user", "content": ["a"]}]},
