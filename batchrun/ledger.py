@@ -141,6 +141,7 @@ class Ledger:
             stop_reason=completion.stop_reason,
             prompt_tokens=len(completion.prompt.token_ids),
             cached_tokens=completion.cached_tokens,
+            disk_tokens=completion.disk_tokens,
             completion_tokens=len(completion.token_ids),
             seconds=completion.seconds,
             model=self._model,

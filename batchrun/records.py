@@ -199,7 +199,9 @@ class Completion:
 
     `token_ids` are all generated ids, a closing EOS or stop token included; `text` is their text
     without it and without a matched stop string. `stop_reason` is the stop string or stop token id
-    that ended it, None for EOS and length. `seconds` runs from the row's admission to its last
+    that ended it, None for EOS and length. `cached_tokens` of the prompt were not computed for
+    this choice; `disk_tokens` of these were read from disk for it, the others were in memory.
+    `seconds` runs from the row's admission to its last
     token.
     """
 
@@ -211,6 +213,7 @@ class Completion:
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprob] | None = None
     cached_tokens: int = 0
+    disk_tokens: int = 0
     seconds: float = 0.0
 
 
@@ -229,6 +232,7 @@ class Answer:
     stop_reason: str | int | None
     prompt_tokens: int
     cached_tokens: int
+    disk_tokens: int
     completion_tokens: int
     seconds: float
     model: str

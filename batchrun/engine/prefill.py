@@ -38,7 +38,7 @@ class Prefill:
         self._pool = pool
         self._traits = traits
         self._missing = pool.missing(self._prefix)
-        self._prefix_tokens_fed = 0
+        self._prefix_tokens_fed = self._prefix_tokens_read = 0
         self._job: PrefixJob | None = None
         self._caches: PrefillCaches | None = None
         self._inputs: PromptInputs | None = None
@@ -83,11 +83,13 @@ class Prefill:
             first_of_row.add(pick)
             sequence.cached_tokens = self._start + (0 if is_first else self._lengths[pick])
         self.sequences[0].cached_tokens -= self._prefix_tokens_fed
+        self.sequences[0].disk_tokens = self._prefix_tokens_read
 
     def _step_prefix(self, max_tokens: int) -> int:
         """Feed the next chunk of the shortest prefix that is missing."""
         if self._job is None:
             self._job = self._pool.begin(self._missing[0], self._prompts[0])
+            self._prefix_tokens_read += self._job.num_read
         fed = self._job.step(max_tokens)
         self._prefix_tokens_fed += fed
         if self._job.is_done:

@@ -166,7 +166,10 @@ def _cost(cache: Any, kv_bits: int | None, *, is_shared: bool) -> LayerCost:
     """Bytes from the arrays that a cache holds for one row of a known length."""
     if is_plain(cache) and cache.keys is not None:
         parts = (*kvbits.pack(cache.keys, kv_bits), *kvbits.pack(cache.values, kv_bits))
-        return LayerCost(kvbits.nbytes(parts) // cache.keys.shape[2], is_shared=is_shared)
+        full = _bytes_per_token(cache) if kv_bits else 0
+        return LayerCost(
+            kvbits.nbytes(parts) // cache.keys.shape[2], is_shared=is_shared, full_per_token=full
+        )
     if isinstance(cache, RotatingKVCache) and cache.keys is not None:
         return LayerCost(_bytes_per_token(cache), cache.max_size)
     if can_batch([cache]) and not hasattr(cache, "keys"):

@@ -118,7 +118,7 @@ class Queue:
         prefix = sequence.prompt.prefix
         if prefix is None or self._pool.get(prefix) is not None:
             return 0
-        return sum(cost.bytes(len(prefix.token_ids)) for cost in self._costs)
+        return sum(cost.prefix_bytes(len(prefix.token_ids)) for cost in self._costs)
 
     def _with_prefix(self, prompt: Prompt) -> Prompt:
         """A prompt that shares its beginning with none that was planned with it may do so with

@@ -25,6 +25,7 @@ class Sequence:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     num_started: int = 0
     cached_tokens: int = 0
+    disk_tokens: int = 0
     ending: Ending | None = None
     admitted_at: float = field(default_factory=time.perf_counter)
 
@@ -52,5 +53,6 @@ class Sequence:
             stop_reason=ending.stop_reason,
             logprobs=self.logprobs if self.prompt.sampling.logprobs else None,
             cached_tokens=self.cached_tokens,
+            disk_tokens=self.disk_tokens,
             seconds=time.perf_counter() - self.admitted_at,
         )

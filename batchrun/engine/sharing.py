@@ -47,8 +47,8 @@ class Store(Protocol):
 
 
 class PrefixJob:
-    """A prefix that is being computed, from where `base` ends; `seconds` counts from its first
-    token on."""
+    """A prefix that is being computed, from where `base` ends, of which `num_read` tokens came from
+    disk; `seconds` counts from its first token on."""
 
     def __init__(
         self,
@@ -58,8 +58,10 @@ class PrefixJob:
         base: PrefixState | None,
         traits: CacheTraits,
         seconds: float,
+        num_read: int,
     ):
         self.prefix = prefix
+        self.num_read = num_read
         self.seconds = seconds
         self.num_fed = 0
         self._model = model
@@ -141,18 +143,19 @@ class PrefixPool:
     def begin(self, prefix: Prefix, prompt: Prompt) -> PrefixJob:
         """Start on a prefix, with which `prompt` begins, from the longest part of it that is at
         hand."""
-        base, seconds = self.get(prefix.parent), 0.0
+        base, seconds, num_read = self.get(prefix.parent), 0.0, 0
         if base is not None:
             seconds = self._kept[_key(prefix.parent)][0].seconds
         found = self._find(prefix.token_ids)
         if found is not None and found.length > (base.length if base else 0):
-            loaded = self._load(found)
+            loaded = self._load(found, base.length if base else 0)
             if loaded is not None:
+                num_read = loaded.length - (base.length if base else 0)
                 base, seconds = loaded, found.seconds_saved
         start = base.length if base else 0
         length = len(prefix.token_ids) - start
         inputs = PromptInputs(self._model, self._features, [prompt], start, [length])
-        return PrefixJob(self._model, prefix, inputs, base, self._traits, seconds)
+        return PrefixJob(self._model, prefix, inputs, base, self._traits, seconds, num_read)
 
     def keep(self, job: PrefixJob) -> None:
         """Take in a finished prefix, and store it if any of it had to be computed."""
@@ -194,12 +197,13 @@ class PrefixPool:
         found: Found | None = self._store.find(token_ids) if self._store is not None else None
         return found
 
-    def _load(self, found: Found) -> PrefixState | None:
+    def _load(self, found: Found, num_known: int) -> PrefixState | None:
+        """What was found, of which the first `num_known` tokens are in memory as well."""
         assert self._store is not None
         caches = self._store.load(found)
         if caches is None:
             return None
-        self._stats.disk_tokens += found.length
+        self._stats.disk_tokens += found.length - num_known
         self._stats.disk_bytes += found.nbytes
         self._stats.disk_seconds_saved += found.seconds_saved
         return PrefixState(found.length, [self._from_mlx_lm(cache) for cache in caches])

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from batchrun.config import ModelConfig
 from batchrun.device import Device
-from batchrun.models import tokenizer
+from batchrun.models import kind, tokenizer
+from batchrun.models.kind import Kind
 from batchrun.models.loaded import LoadedModel
 from batchrun.models.locate import ModelFiles, locate
 from batchrun.models.tokenizer import LoadedTokenizer
@@ -16,8 +17,13 @@ __all__ = ["LoadedModel", "LoadedTokenizer", "ModelFiles", "load", "load_tokeniz
 
 
 def load_tokenizer(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
-    """The model's tokenizer with its chat template. Raises UsageError, ModelError."""
-    return tokenizer.load(files, config)
+    """The model's tokenizer with its chat template, and the processor of a vision model.
+    Raises UsageError, ModelError."""
+    if not kind.is_vision(files, config):
+        return tokenizer.load(files, config)
+    from batchrun.models import processors
+
+    return processors.load(files, config)
 
 
 def load(
@@ -25,10 +31,14 @@ def load(
 ) -> LoadedModel:
     """The model with its weights in memory, in the thread that will run it. Raises ModelError.
 
-    `words` is its tokenizer where that is loaded already. What a model is follows from its config:
-    whatever mlx-lm implements runs as text.
+    `words` is its tokenizer where that is loaded already.
     """
-    from batchrun.models import text
+    found = kind.of(files, config)
+    words = words or load_tokenizer(files, config)
+    if found is Kind.TEXT:
+        from batchrun.models import text
 
-    text.require_implementation(files, config)
-    return text.load(files, config, device, words or load_tokenizer(files, config))
+        return text.load(files, config, device, words)
+    from batchrun.models import vision
+
+    return vision.load(files, config, device, words, sees=found is Kind.VISION)

@@ -17,9 +17,9 @@ from batchrun.config import ModelConfig
 from batchrun.errors import ModelError, UsageError
 from batchrun.models import default, identity
 
-# What mlx-lm reads of a repository.
+# What mlx-lm and mlx-vlm read of a repository, processor files included.
 PATTERNS = (
-    *("*.json", "model*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "tiktoken.model"),
+    *("*.json", "model*.safetensors", "*.py", "*.model", "*.tiktoken"),
     *("*.txt", "*.jsonl", "*.jinja"),
 )
 _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")

@@ -17,21 +17,32 @@ from batchrun.models.locate import ModelFiles
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+    from batchrun.models.processor import Processor
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedTokenizer:
     """`tokenizer` answers like a transformers tokenizer. `eos_token_ids` are all ids that end an
-    answer, as tokenizer, config.json and generation_config.json declare them."""
+    answer, as tokenizer, config.json and generation_config.json declare them. `processor` is there
+    if images and videos can be given to the model."""
 
     tokenizer: TokenizerWrapper
     eos_token_ids: frozenset[int]
+    processor: Processor | None = None
 
 
-def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
-    """Raises UsageError for a chat template that is not there, ModelError for the rest."""
+def load(
+    files: ModelFiles, config: ModelConfig, chat_template: str | None = None
+) -> LoadedTokenizer:
+    """`chat_template` is the model's own where the tokenizer does not know of it.
+
+    Raises UsageError for a chat template that is not there, ModelError for the rest.
+    """
     extra: dict[str, object] = {"trust_remote_code": config.trust_remote_code}
     if config.chat_template is not None:
         extra["chat_template"] = _chat_template(config.chat_template)
+    elif chat_template is not None:
+        extra["chat_template"] = chat_template
     load_tokenizer = _library()
     try:
         tokenizer = load_tokenizer(
@@ -42,10 +53,15 @@ def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
     return LoadedTokenizer(tokenizer, frozenset(tokenizer.eos_token_ids))
 
 
-def _library() -> Callable[..., TokenizerWrapper]:
-    """mlx-lm's loader, imported once the device is ready and without transformers' advice."""
+def quieten() -> None:
+    """Ready the device before anything imports MLX, and spare the user transformers' advice."""
     device.prepare()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def _library() -> Callable[..., TokenizerWrapper]:
+    """mlx-lm's loader, imported once the device is ready and without transformers' advice."""
+    quieten()
     from mlx_lm.utils import load_tokenizer
 
     return load_tokenizer

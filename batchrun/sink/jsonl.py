@@ -103,7 +103,10 @@ def _usage(answers: list[Answer]) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": answers[0].cached_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": answers[0].cached_tokens,
+            "disk_tokens": answers[0].disk_tokens,
+        },
     }
 
 
@@ -119,6 +122,7 @@ def _choice(answer: Answer, is_chat: bool) -> dict[str, Any]:
         "stop_reason": answer.stop_reason,
         "usage": {
             "cached_tokens": answer.cached_tokens,
+            "disk_tokens": answer.disk_tokens,
             "completion_tokens": answer.completion_tokens,
             "seconds": answer.seconds,
             "finished_at": answer.finished_at,
@@ -178,6 +182,7 @@ def _answer(key: str, body: dict[str, Any], choice: dict[str, Any]) -> Answer:
         stop_reason=choice["stop_reason"],
         prompt_tokens=body["usage"]["prompt_tokens"],
         cached_tokens=usage["cached_tokens"],
+        disk_tokens=usage["disk_tokens"],
         completion_tokens=usage["completion_tokens"],
         seconds=usage["seconds"],
         model=body["model"],

@@ -30,6 +30,7 @@ COLUMNS = pa.schema(
         ("logprobs", pa.string()),
         ("prompt_tokens", pa.int32()),
         ("cached_tokens", pa.int32()),
+        ("disk_tokens", pa.int32()),
         ("completion_tokens", pa.int32()),
         ("seconds", pa.float64()),
         ("status_code", pa.int32()),
@@ -56,6 +57,7 @@ _NEEDED = (
     "finish_reason",
     "prompt_tokens",
     "cached_tokens",
+    "disk_tokens",
     "completion_tokens",
     "seconds",
     "model",
@@ -131,7 +133,7 @@ def _values(result: Result) -> tuple[Any, ...]:
     moment = microseconds(result.finished_at)
     if answer is None:
         assert error is not None
-        nothing = (None,) * 10
+        nothing = (None,) * 11
         problem = (error.status, error.code, error.message)
         return (row.index, row.custom_id, 0, *nothing, *problem, None, result.key, moment)
     return (
@@ -146,6 +148,7 @@ def _values(result: Result) -> tuple[Any, ...]:
         _json(answer.logprobs),
         answer.prompt_tokens,
         answer.cached_tokens,
+        answer.disk_tokens,
         answer.completion_tokens,
         answer.seconds,
         200,
@@ -184,6 +187,7 @@ def _answer(record: dict[str, Any]) -> Answer:
         stop_reason=parse_stop(record["stop_reason"]),
         prompt_tokens=record["prompt_tokens"],
         cached_tokens=record["cached_tokens"],
+        disk_tokens=record["disk_tokens"],
         completion_tokens=record["completion_tokens"],
         seconds=record["seconds"],
         model=record["model"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 
 # stop_reason has no type, so that a token id stays a number and a stop string stays text.
 # Times are microseconds since the epoch.
@@ -16,6 +16,7 @@ CREATE TABLE answers (
     stop_reason,
     prompt_tokens INTEGER NOT NULL,
     cached_tokens INTEGER NOT NULL,
+    disk_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL,
     seconds REAL NOT NULL,
     model TEXT NOT NULL,
@@ -64,7 +65,7 @@ STARTED_OVER = "PRAGMA application_id"
 START = ("DELETE FROM rows", "DELETE FROM asked")
 
 ADD_ANSWER = """
-INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key, choice) DO NOTHING
 """
 
@@ -121,8 +122,9 @@ rows.finished_at
 RESULTS = f"""
 SELECT {_ROW}, {_STATE},
        answers.choice, answers.text, answers.finish_reason, answers.stop_reason,
-       answers.prompt_tokens, answers.cached_tokens, answers.completion_tokens, answers.seconds,
-       answers.model, answers.finished_at, answers.reasoning, answers.tool_calls, answers.logprobs
+       answers.prompt_tokens, answers.cached_tokens, answers.disk_tokens, answers.completion_tokens,
+       answers.seconds, answers.model, answers.finished_at, answers.reasoning, answers.tool_calls,
+       answers.logprobs
 FROM rows LEFT JOIN answers
   ON answers.key = rows.key AND answers.choice < rows.n AND rows.error_code IS NULL
 WHERE rows.error_code IS NOT NULL OR {_ANSWERED}

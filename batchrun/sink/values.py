@@ -35,6 +35,7 @@ def answer_values(answer: Answer) -> tuple[Any, ...]:
         clean(stop) if isinstance(stop, str) else stop,
         answer.prompt_tokens,
         answer.cached_tokens,
+        answer.disk_tokens,
         answer.completion_tokens,
         answer.seconds,
         clean(answer.model),

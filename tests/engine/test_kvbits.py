@@ -14,6 +14,7 @@ from mlx_lm.models.cache import KVCache
 
 from batchrun.engine import Engine, kvbits
 from batchrun.engine.kv import CacheTraits, DecodeCaches, PrefillCaches, is_plain
+from batchrun.engine.probe import probe
 from batchrun.records import Completion, Prefix
 from tests.engine.fakes import CountingModel, by_row, engine, prompt, run
 from tests.engine.test_sharing import rows_of, some_ids
@@ -213,6 +214,8 @@ def test_a_shared_prefix_is_packed_once_for_the_rows_that_decode_after_it(tiny_m
     whole = 400 * 2 * 2 * 2 * 64 * 4
     own = 8 * 64 * 2 * 2 * 2 * (64 + 8)
     assert runner.stats.kv_bytes_peak == whole + whole * 72 // 256 + own
+    costs = probe(model, 8).costs
+    assert sum(cost.prefix_bytes(400) for cost in costs) == whole + whole * 72 // 256
 
 
 class Kept:
@@ -240,8 +243,10 @@ def test_stored_prefixes_are_in_full_precision_and_serve_any_bits(tiny_model):
         run(Engine(model, model.tokenizer, kv_bits=first, store=store), prompts)
         assert store.caches[0].keys.dtype == mx.float32
         runner = Engine(model, model.tokenizer, kv_bits=second, store=store)
-        answers = by_row(run(runner, prompts))
+        finished = run(runner, prompts)
+        answers = by_row(finished)
         assert runner.stats.disk_tokens == 90
+        assert sorted(item.disk_tokens for item in finished) == [0, 0, 0, 90]
         assert answers == by_row(run(Engine(model, model.tokenizer, kv_bits=second), prompts))
 
 

@@ -35,6 +35,7 @@ def make_answer(key: str, choice: int = 0, **fields: Any) -> Answer:
         "stop_reason": None,
         "prompt_tokens": 7,
         "cached_tokens": 0,
+        "disk_tokens": 0,
         "completion_tokens": 3,
         "seconds": 0.25,
         "model": "tiny",

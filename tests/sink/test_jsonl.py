@@ -26,7 +26,9 @@ def lines(journal: Journal, folder: Path) -> list[dict[str, Any]]:
 
 def test_a_chat_row_is_one_openai_line_with_all_choices(journal: Journal, tmp_path: Path) -> None:
     journal.add_row(chat(make_row(0, custom_id="a", kept={"label": "x"}), n=2), "k")
-    journal.add_answer(make_answer("k", 0, logprobs=LOGPROBS, reasoning="hm", cached_tokens=4))
+    journal.add_answer(
+        make_answer("k", 0, logprobs=LOGPROBS, reasoning="hm", cached_tokens=4, disk_tokens=3)
+    )
     calls = [{"id": "1", "type": "function"}]
     journal.add_answer(make_answer("k", 1, text="", tool_calls=calls, stop_reason=13))
     own_usage = {"completion_tokens": 3, "seconds": 0.25, "finished_at": MOMENT}
@@ -54,7 +56,7 @@ def test_a_chat_row_is_one_openai_line_with_all_choices(journal: Journal, tmp_pa
                             "logprobs": {"content": LOGPROBS},
                             "finish_reason": "stop",
                             "stop_reason": None,
-                            "usage": {"cached_tokens": 4, **own_usage},
+                            "usage": {"cached_tokens": 4, "disk_tokens": 3, **own_usage},
                         },
                         {
                             "index": 1,
@@ -62,14 +64,14 @@ def test_a_chat_row_is_one_openai_line_with_all_choices(journal: Journal, tmp_pa
                             "logprobs": None,
                             "finish_reason": "stop",
                             "stop_reason": 13,
-                            "usage": {"cached_tokens": 0, **own_usage},
+                            "usage": {"cached_tokens": 0, "disk_tokens": 0, **own_usage},
                         },
                     ],
                     "usage": {
                         "prompt_tokens": 7,
                         "completion_tokens": 6,
                         "total_tokens": 13,
-                        "prompt_tokens_details": {"cached_tokens": 4},
+                        "prompt_tokens_details": {"cached_tokens": 4, "disk_tokens": 3},
                     },
                 },
             },

@@ -88,6 +88,7 @@ def choices(key: str, n: int) -> st.SearchStrategy[list[Answer]]:
                 stop_reason=st.none() | st.integers(0, 300_000) | st.text() | st.just("13"),
                 prompt_tokens=st.just(5),
                 cached_tokens=st.integers(0, 5),
+                disk_tokens=st.integers(0, 5),
                 completion_tokens=st.integers(0, 2**31 - 1),
                 seconds=st.floats(0, 1e6),
                 model=st.just("tiny ✓"),

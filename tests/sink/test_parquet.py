@@ -15,7 +15,14 @@ from tests.sink.builders import MOMENT, chat, failure, make_answer, make_row
 
 NAMES = [
     *("row", "custom_id", "choice", "text", "reasoning", "tool_calls", "finish_reason"),
-    *("stop_reason", "logprobs", "prompt_tokens", "cached_tokens", "completion_tokens"),
+    *(
+        "stop_reason",
+        "logprobs",
+        "prompt_tokens",
+        "cached_tokens",
+        "disk_tokens",
+        "completion_tokens",
+    ),
     *("seconds", "status_code", "error_code", "error_message", "model", "request_key"),
     "finished_at",
 ]
@@ -50,6 +57,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         "logprobs": '[{"token":"é"}]',
         "prompt_tokens": 7,
         "cached_tokens": 0,
+        "disk_tokens": 0,
         "completion_tokens": 3,
         "seconds": 0.25,
         "status_code": 200,

@@ -1,0 +1,168 @@
+"""Vision models through mlx-vlm: weights in memory; images to embeddings, tokens to logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import numpy.typing as npt
+from mlx_lm.models import cache as mlx_lm_cache
+from mlx_vlm.models import cache as mlx_vlm_cache
+from mlx_vlm.trainer.peft.utils import apply_lora_layers
+from mlx_vlm.utils import load_model
+
+from batchrun.config import ModelConfig
+from batchrun.device import Device
+from batchrun.errors import ModelError
+from batchrun.models import patches, precision, weights
+from batchrun.models.encoder import Encoder
+from batchrun.models.loaded import Features, Given, LoadedModel
+from batchrun.models.locate import ModelFiles
+from batchrun.models.tokenizer import LoadedTokenizer
+from batchrun.records import Media, MediaSpan
+
+_LANGUAGE = "language_model"
+
+
+@runtime_checkable
+class _TakesPositions(Protocol):
+    """A language part with M-RoPE, whose positions do not follow from the tokens alone."""
+
+    def get_rope_index(
+        self,
+        input_ids: mx.array,
+        image_grid_thw: mx.array | None,
+        video_grid_thw: mx.array | None,
+    ) -> tuple[mx.array, mx.array]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class VisionModel(LoadedModel):
+    """`module` is mlx-vlm's: a language part that is run as any model is, and the way from pixels
+    to its embeddings."""
+
+    encoder: Encoder
+
+    @property
+    def language(self) -> nn.Module:
+        return self.module[_LANGUAGE]
+
+    @property
+    def takes_positions(self) -> bool:
+        return isinstance(self.language, _TakesPositions)
+
+    def __call__(self, tokens: mx.array, cache: list[Any], given: Given | None = None) -> mx.array:
+        output = self.language(tokens, cache=cache, **_named(given or Given()))
+        logits: mx.array = output.logits
+        return logits
+
+    def make_cache(self) -> list[Any]:
+        """mlx-lm's classes where mlx-vlm has its own of the same kind."""
+        return [_as_mlx_lm(cache) for cache in mlx_vlm_cache.make_prompt_cache(self.language)]
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        """The tokens' own embeddings: (B, L) to (B, L, hidden size)."""
+        embeds: mx.array = self.module.get_input_embeddings(tokens, None).inputs_embeds
+        self._forget()
+        return embeds
+
+    def encode(self, media: list[Media]) -> list[Features]:
+        """What each medium's tokens are to the language part. Raises ValueError where the model
+        has more to say of an image than its embeddings."""
+        features = self.encoder.encode(media)
+        self._forget()
+        return features
+
+    def positions(
+        self, token_ids: list[int], media: tuple[MediaSpan, ...]
+    ) -> npt.NDArray[np.int32]:
+        """M-RoPE positions of a prompt, (3, tokens)."""
+        language = self.language
+        assert isinstance(language, _TakesPositions)
+        grids = (_grids(media, name) for name in ("image_grid_thw", "video_grid_thw"))
+        positions, _ = language.get_rope_index(mx.array([token_ids]), *grids)
+        self._forget()
+        found = np.array(positions, dtype=np.int32)
+        return np.broadcast_to(found.reshape(-1, len(token_ids)), (3, len(token_ids)))
+
+    def _forget(self) -> None:
+        """Rows come and go, so a model must not remember one's positions."""
+        language: Any = self.language
+        language._position_ids = language._rope_deltas = None
+
+
+def load(
+    files: ModelFiles, config: ModelConfig, device: Device, words: LoadedTokenizer, *, sees: bool
+) -> VisionModel:
+    """Not `sees` leaves all but the language part out of memory. Raises ModelError where files are
+    missing, damaged or do not fit together."""
+    module = _module(files, config)
+    if not sees:
+        _keep_language_only(module)
+    note = precision.apply(module, config.dtype, device)
+    weights.read(module, files)
+    patches.install(module)
+    return VisionModel(
+        name=files.name,
+        identity=files.identity,
+        module=module,
+        tokenizer=words,
+        context_length=files.context_length,
+        dtype=precision.name_of(module),
+        weights_bytes=precision.weights_bytes(module),
+        notes=files.notes if note is None else (*files.notes, note),
+        encoder=Encoder(module),
+    )
+
+
+def _module(files: ModelFiles, config: ModelConfig) -> nn.Module:
+    """The model with its adapter, weights not read yet."""
+    weights.require(files)
+    try:
+        module = load_model(files.path, lazy=True, trust_remote_code=config.trust_remote_code)
+    except weights.LOAD_ERRORS as error:
+        raise weights.do_not_fit(files, error, "mlx-vlm") from error
+    if _LANGUAGE not in module:
+        raise ModelError(f"{files.name} is not a model that answers in text; choose another")
+    if files.adapter is None:
+        return module
+    try:
+        module = apply_lora_layers(module, files.adapter)
+    except weights.LOAD_ERRORS as error:
+        raise weights.adapter_does_not_fit(files, error) from error
+    module.eval()  # or the adapter's dropout stays on
+    return module
+
+
+def _keep_language_only(module: nn.Module) -> None:
+    """Weights that nothing refers to are never read."""
+    for name, part in list(module.items()):
+        if name != _LANGUAGE and isinstance(part, nn.Module):
+            setattr(module, name, None)
+
+
+def _as_mlx_lm(cache: Any) -> Any:
+    if type(cache) is mlx_vlm_cache.KVCache:
+        return mlx_lm_cache.KVCache()
+    if type(cache) is mlx_vlm_cache.RotatingKVCache:
+        return mlx_lm_cache.RotatingKVCache(max_size=cache.max_size, keep=cache.keep)
+    return cache
+
+
+def _named(given: Given) -> dict[str, mx.array]:
+    """`given` under the names that mlx-vlm's language parts take it by."""
+    named = {
+        "inputs_embeds": given.embeds,
+        "position_ids": given.positions,
+        "visual_pos_masks": given.visual_mask,
+        "deepstack_visual_embeds": given.deepstack,
+    }
+    return {name: array for name, array in named.items() if array is not None}
+
+
+def _grids(media: tuple[MediaSpan, ...], name: str) -> mx.array | None:
+    grids = [span.media.inputs[name] for span in media if name in span.media.inputs]
+    return mx.array(np.concatenate(grids)) if grids else None
