@@ -149,7 +149,7 @@ def check(
     asked = Flags(**flags)
     source = asked.source_config((*inputs, *more_inputs))
     window = asked.checked_window()
-    model = at_hand(asked.model_config())
+    model = at_hand(asked.model_config(), asked.media_config())
     verdicts = _Verdicts(check_rows(source, model.preparer if model else None), as_json)
     if with_plan:
         click.echo(_plan(verdicts, window, model, as_json))

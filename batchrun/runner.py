@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -22,7 +22,8 @@ from batchrun.engine.stats import EngineStats
 from batchrun.ledger import Ledger
 from batchrun.plan import in_running_order
 from batchrun.prefixes.store import PrefixStore, fingerprint
-from batchrun.prepare import Ahead, Preparer
+from batchrun.prepare import Ahead, Preparer, prepared_ahead
+from batchrun.prepare.preparer import Begun
 from batchrun.records import Failure, Prompt, Request
 from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
@@ -175,20 +176,24 @@ def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore |
     )
 
 
-def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt | Failure]:
+def _read_ahead(
+    config: RunConfig, start: _Start, meter: Meter
+) -> AbstractContextManager[Ahead[Prompt | Failure]]:
     preparer = Preparer(
         start.words.tokenizer,
         model=_identity(config, start.files),
         context_length=start.files.context_length,
         vocab_size=start.files.vocab_size,
         run_seed=config.seed,
+        processor=start.words.processor,
+        media=config.media,
     )
 
-    def prepare(row: Request | Failure) -> Prompt | Failure:
+    def finish(begun: Begun | Failure) -> Prompt | Failure:
         with meter.phase("prepare"):
-            return preparer.attempt(row)
+            return preparer.finish(begun)
 
-    return Ahead(start.rows, prepare, depth=config.window)
+    return prepared_ahead(start.rows, preparer, finish, depth=config.window)
 
 
 def _identity(config: RunConfig, files: models.ModelFiles) -> str:

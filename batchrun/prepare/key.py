@@ -13,18 +13,29 @@ from typing import Any
 from batchrun.records import Prompt, Sampling
 
 _FORMAT = b"batchrun 1"
+_FORMAT_WITH_MEDIA = b"batchrun 1 media"
 _DIGITS = 40
 _UNUSED_WHEN_GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None}
 
 
-def key(model: str, token_ids: Sequence[int], sampling: Sampling, run_seed: int | None) -> str:
+def key(
+    model: str,
+    token_ids: Sequence[int],
+    sampling: Sampling,
+    run_seed: int | None,
+    media: Sequence[bytes] = (),
+) -> str:
     """Hex digest of everything that decides one choice of an answer.
 
-    That is the model's identity, the token ids, and every sampling field that has a say: not `n`,
-    nor what a greedy row never reads. A row that draws without a seed of its own takes `run_seed`.
+    That is the model's identity, the token ids, the digests of images and videos in order, and
+    every sampling field that has a say: not `n`, nor what a greedy row never reads. A row that
+    draws without a seed of its own takes `run_seed`.
     """
-    digest = sha256(_FORMAT)
-    for part in (model.encode(), _sampling_bytes(sampling, run_seed)):
+    digest = sha256(_FORMAT_WITH_MEDIA if media else _FORMAT)
+    parts = [model.encode(), _sampling_bytes(sampling, run_seed)]
+    if media:
+        parts.append(b"".join(media))
+    for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     digest.update(array("i", token_ids).tobytes())
