@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from batchrun.config import ModelConfig, SourceConfig
-from batchrun.prepare import Preparer
+from batchrun.config import MediaConfig, ModelConfig, SourceConfig
+from batchrun.prepare import Preparer, prepared_ahead
 from batchrun.records import Failure, Prompt, Request
 from batchrun.source import read_requests
 
 if TYPE_CHECKING:
     from batchrun.engine.finishing import Decoder
+
+_ROWS_AHEAD = 256
 
 
 class _WouldFetch(Exception):
@@ -38,11 +40,15 @@ def check(
     That is the prompt where there is a `preparer`, which also knows what only the tokenizer does:
     the chat template and the prompt's length.
     """
-    for row in read_requests(config):
-        yield row if preparer is None else preparer.attempt(row)
+    rows = read_requests(config)
+    if preparer is None:
+        yield from rows
+        return
+    with prepared_ahead(rows, preparer, preparer.finish, depth=_ROWS_AHEAD) as ahead:
+        yield from (row for row in ahead if row is not None)
 
 
-def at_hand(config: ModelConfig) -> AtHand | None:
+def at_hand(config: ModelConfig, media: MediaConfig) -> AtHand | None:
     """What prepares the model's prompts, or None where the model would have to be fetched first.
 
     Raises UsageError and ModelError for a model that cannot be or cannot be read.
@@ -60,6 +66,8 @@ def at_hand(config: ModelConfig) -> AtHand | None:
         context_length=files.context_length,
         vocab_size=files.vocab_size,
         eos_token_ids=words.eos_token_ids,
+        processor=words.processor,
+        media=media,
     )
     return AtHand(preparer, words.tokenizer)
 

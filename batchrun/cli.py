@@ -18,6 +18,7 @@ from batchrun.errors import BatchrunError, UsageError
 from batchrun.flags import Flags
 from batchrun.records import Failure, Prompt, Request
 from batchrun.report.render import one_line, render
+from batchrun.report_cli import report
 
 if TYPE_CHECKING:
     from batchrun.check import AtHand
@@ -48,6 +49,7 @@ class _Main(DefaultGroup):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "INPUT... -o OUTPUT [FLAGS]")
         formatter.write_usage(ctx.command_path, "check INPUT... [FLAGS]", prefix=" " * 7)
+        formatter.write_usage(ctx.command_path, "report RUN... [FLAGS]", prefix=" " * 7)
         formatter.write_usage(ctx.command_path, "cache COMMAND [FLAGS]", prefix=" " * 7)
         run.format_help_text(ctx, formatter)
         options.write_groups([*run.params, *self.get_params(ctx)], ctx, formatter)
@@ -147,7 +149,7 @@ def check(
     asked = Flags(**flags)
     source = asked.source_config((*inputs, *more_inputs))
     window = asked.checked_window()
-    model = at_hand(asked.model_config())
+    model = at_hand(asked.model_config(), asked.media_config())
     verdicts = _Verdicts(check_rows(source, model.preparer if model else None), as_json)
     if with_plan:
         click.echo(_plan(verdicts, window, model, as_json))
@@ -217,4 +219,5 @@ def _scope(has_tokenizer: bool) -> str:
 
 main.add_command(run)
 main.add_command(check)
+main.add_command(report)
 main.add_command(cache)

@@ -96,6 +96,7 @@ class Ledger:
 
     def _answer(self, completion: Completion) -> None:
         self._journal.add_answer(self._reader.read(completion))
+        self._meter.recorder.finished(completion)
         key, n = completion.prompt.key, completion.prompt.sampling.n
         asked = self._open.get(key, {}).get(n)
         if asked is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from batchrun.errors import UsageError
-from batchrun.report.summary import report_path
+from batchrun.report.summary import page_path, report_path
 from batchrun.sink.output import errors_path
 
 
@@ -27,7 +27,7 @@ def check_output(output: Path, inputs: Iterable[str]) -> None:
             )
         if not os.access(folder, os.W_OK):
             raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
-    written = (output, errors_path(output), report_path(output))
+    written = (output, errors_path(output), report_path(output), page_path(output))
     for target in written:
         # Output takes the place of what is there: of a device or a pipe, that would be its end.
         if target.exists() and not target.is_file():

@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from batchrun import device, folders, models, sink
 from batchrun.config import OutputFormat, RunConfig
+from batchrun.ending import Ended, finish
 from batchrun.engine import Engine
 from batchrun.engine.stats import EngineStats
 from batchrun.ledger import Ledger
 from batchrun.plan import in_running_order
 from batchrun.prefixes.store import PrefixStore, fingerprint
-from batchrun.prepare import Ahead, Preparer
+from batchrun.prepare import Ahead, Preparer, prepared_ahead
+from batchrun.prepare.preparer import Begun
 from batchrun.records import Failure, Prompt, Request
 from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
 from batchrun.report.progress import Progress
-from batchrun.report.summarize import summarize
-from batchrun.report.summary import Outcome, Summary, report_path, write_report
+from batchrun.report.summary import Summary
 from batchrun.source import kept_schema, read_requests
 from batchrun.stopping import Stop
 
@@ -39,18 +40,6 @@ class _Start:
     files: models.ModelFiles
     words: models.LoadedTokenizer
     rows: Iterator[Request | Failure]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """How the rows' part of the run ended, and what it ran on."""
-
-    stats: EngineStats
-    model: str
-    device: device.Device
-    notes: tuple[str, ...]
-    outcome: Outcome = "finished"
-    reason: str | None = None
 
 
 def execute(config: RunConfig) -> Summary:
@@ -71,23 +60,7 @@ def execute(config: RunConfig) -> Summary:
         start = _start(config, rows, meter)
         journal = stack.enter_context(_journal(config, kind))
         ended = _answer_rows(config, start, journal, meter, stop)
-        if ended.outcome == "finished":
-            with meter.phase("write"):
-                sink.write_output(journal, config.output, kind, schema, config.explode)
-            journal.delete()
-        summary = summarize(
-            meter,
-            ended.stats,
-            config,
-            model=ended.model,
-            device=asdict(ended.device),
-            peak_memory=device.peak_memory(),
-            outcome=ended.outcome,
-            reason=ended.reason,
-            notes=ended.notes,
-        )
-        write_report(summary, report_path(config.output))
-    return summary
+        return finish(config, kind, schema, journal, meter, ended)
 
 
 def _start(config: RunConfig, rows: Iterator[Request | Failure], meter: Meter) -> _Start:
@@ -120,7 +93,7 @@ def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
 
 def _answer_rows(
     config: RunConfig, start: _Start, journal: sink.Journal, meter: Meter, stop: Stop
-) -> _Ended:
+) -> Ended:
     """Every row into the journal, those through the engine that need it."""
     files = start.files
     machine = device.prepare()
@@ -129,7 +102,7 @@ def _answer_rows(
         count = RowCount(config.source, meter)
         ledger = Ledger(journal, meter, model=files.name, decoder=start.words.tokenizer)
         prompts = _wanted(config, meter, stop, ledger.admit(ahead))
-        ended = _Ended(EngineStats(), files.name, machine, files.notes)
+        ended = Ended(EngineStats(), files.name, machine, files.notes)
         first = next((prompt for prompt in prompts if prompt is not None), None)
         if first is not None:  # else there is nothing to compute, and no need of the weights
             with meter.phase("load"):
@@ -158,7 +131,7 @@ def _compute(
     ledger: Ledger,
     meter: Meter,
     stop: Stop,
-) -> _Ended:
+) -> Ended:
     """Run `prompts` through the engine until they are done or the run has to end."""
     with ExitStack() as stack:
         store = _prefix_store(config, model)
@@ -175,17 +148,21 @@ def _compute(
                 kv_bits=config.kv_bits,
                 store=store,
             )
+        history = meter.recorder.history
+        history.add(meter.elapsed, engine.stats)
         with closing(Progress(quiet=config.quiet)) as progress:
             for finished in engine.run(prompts):
                 with meter.phase("write"):
                     ledger.record(finished)
                 progress.update(meter, engine.stats)
+                history.sample(meter.elapsed, engine.stats)
                 if stop.is_asked:
                     engine.drain()
                 if stop.is_over or _too_many_failures(config, meter):
                     break
+        history.add(meter.elapsed, engine.stats)
     notes = (*model.notes, *(store.notes if store is not None else ()))
-    return _Ended(engine.stats, model.name, machine, notes)
+    return Ended(engine.stats, model.name, machine, notes)
 
 
 def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore | None:
@@ -199,7 +176,9 @@ def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore |
     )
 
 
-def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt | Failure]:
+def _read_ahead(
+    config: RunConfig, start: _Start, meter: Meter
+) -> AbstractContextManager[Ahead[Prompt | Failure]]:
     preparer = Preparer(
         start.words.tokenizer,
         model=_identity(config, start.files),
@@ -207,13 +186,15 @@ def _read_ahead(config: RunConfig, start: _Start, meter: Meter) -> Ahead[Prompt 
         vocab_size=start.files.vocab_size,
         eos_token_ids=start.words.eos_token_ids,
         run_seed=config.seed,
+        processor=start.words.processor,
+        media=config.media,
     )
 
-    def prepare(row: Request | Failure) -> Prompt | Failure:
+    def finish(begun: Begun | Failure) -> Prompt | Failure:
         with meter.phase("prepare"):
-            return preparer.attempt(row)
+            return preparer.finish(begun)
 
-    return Ahead(start.rows, prepare, depth=config.window)
+    return prepared_ahead(start.rows, preparer, finish, depth=config.window)
 
 
 def _identity(config: RunConfig, files: models.ModelFiles) -> str:

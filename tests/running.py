@@ -30,6 +30,13 @@ def read_parquet(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def read_summary(output: Path) -> dict[str, Any]:
+    """What the report file beside `output` says, without what its page draws."""
+    report: dict[str, Any] = json.loads(output.with_name(f"{output.stem}.report.json").read_text())
+    del report["figures"]
+    return report
+
+
 def texts(path: Path) -> list[str | None]:
     """The text of every choice of an output in either format, None for a failed row."""
     if path.suffix == ".parquet":

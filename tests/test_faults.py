@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.command import DEADLINE, Command, answers
-from tests.running import read_parquet, write_jsonl
+from tests.running import read_parquet, read_summary, write_jsonl
 
 ROWS = 100
 # So few rows at a time that there is a second or two to meet them in.
@@ -61,11 +61,6 @@ def add_endless_rows(folder: Path) -> bytes:
     return given
 
 
-def report(folder: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((folder / "out.report.json").read_text())
-    return loaded
-
-
 def finished_at(output: Path) -> dict[str, int]:
     return {
         row["request_key"]: round(row["finished_at"].timestamp() * 1e6)
@@ -82,9 +77,9 @@ def assert_whole(folder: Path, kept: dict[str, int]) -> None:
     moments = finished_at(output)
     assert len(moments) == ROWS
     assert {key: moments[key] for key in kept} == kept
-    assert report(folder)["request_counts"]["reused"] == len(kept)
+    assert read_summary(output)["request_counts"]["reused"] == len(kept)
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("in.jsonl", "out.parquet", "out.report.json")
+        *("in.jsonl", "out.parquet", "out.report.html", "out.report.json")
     ]
 
 
@@ -124,10 +119,10 @@ def test_a_signal_drains_saves_and_exits_with_4(
     assert "Stopped early: " in stderr
     assert "Run the same command again" in stderr
     kept = answers(command.journal)
-    counts = report(tmp_path)["request_counts"]
+    counts = read_summary(tmp_path / "out.parquet")["request_counts"]
     assert counts["completed"] == len(kept) >= 7
     # What ran was finished: no step was taken for a row that was then given up.
-    batch = report(tmp_path)["batch"]
+    batch = read_summary(tmp_path / "out.parquet")["batch"]
     assert round(batch["mean_running"] * batch["decode_steps"]) == 40 * len(kept)
     assert counts["not_run"] == ROWS - len(kept) > 0
     assert not command.output.exists()
@@ -162,7 +157,7 @@ def test_max_time_stops_in_time_with_4(start: Callable[..., Command], tmp_path: 
     status, _, stderr = command.wait()
     assert status == 4, stderr
     assert "its time was up (--max-time)" in stderr
-    assert report(tmp_path)["elapsed_time"] < 10
+    assert read_summary(tmp_path / "out.parquet")["elapsed_time"] < 10
     kept = answers(command.journal)
     assert 0 < len(kept) <= ROWS
     (tmp_path / "in.jsonl").write_bytes(given)
@@ -220,7 +215,7 @@ def test_without_a_compiler_it_works_and_names_device_and_blas(
     env |= {"PATH": str(tmp_path / "bin"), "CUDA_VISIBLE_DEVICES": ""}
     status, _, stderr = start("--limit", "5", env=env).wait()
     assert status == 0, stderr
-    written = report(tmp_path)
+    written = read_summary(tmp_path / "out.parquet")
     assert written["device"]["kind"] in ("cpu", "metal", "cuda")
     assert written["device"]["name"]
     assert written["blas"]
@@ -233,7 +228,7 @@ def test_results_go_to_stdout_and_everything_else_to_stderr(
     status, stdout, stderr = start("--limit", "5", "--json").wait()
     assert (status, stderr) == (0, "")
     assert stdout.count("\n") == 1
-    assert json.loads(stdout) == report(tmp_path)
+    assert json.loads(stdout) == read_summary(tmp_path / "out.parquet")
 
     status, stdout, stderr = start("--limit", "6").wait()
     assert (status, stdout) == (0, "")

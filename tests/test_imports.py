@@ -33,6 +33,7 @@ LAYERS = [
     {"report"},
 ]
 HEAVY = ["mlx", "mlx_lm", "mlx_vlm", "transformers", "tokenizers", "pyarrow", "numpy", "PIL"]
+HEAVY += ["matplotlib"]
 
 
 def modules() -> dict[str, Path]:

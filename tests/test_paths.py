@@ -51,7 +51,7 @@ def test_a_hard_link_to_the_input_is_refused(rows: Path, tmp_path: Path) -> None
         check_output(tmp_path / "out.jsonl", [str(rows)])
 
 
-@pytest.mark.parametrize("beside", ["out.errors.jsonl", "out.report.json"])
+@pytest.mark.parametrize("beside", ["out.errors.jsonl", "out.report.json", "out.report.html"])
 def test_an_input_among_the_files_beside_the_output_is_refused(tmp_path: Path, beside: str) -> None:
     (tmp_path / beside).write_text("{}\n")
     with pytest.raises(UsageError, match=f"{beside}: is an input"):
@@ -74,7 +74,7 @@ def test_a_device_is_not_replaced_by_a_file(rows: Path) -> None:
         check_output(Path(os.devnull), [str(rows)])
 
 
-@pytest.mark.parametrize("beside", ["out.errors.jsonl", "out.report.json"])
+@pytest.mark.parametrize("beside", ["out.errors.jsonl", "out.report.json", "out.report.html"])
 def test_a_folder_in_the_place_of_a_file_beside_the_output_is_refused(
     rows: Path, tmp_path: Path, beside: str
 ) -> None:

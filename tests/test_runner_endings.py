@@ -18,7 +18,7 @@ from batchrun import models, sink
 from batchrun.models import LoadedModel
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
-from tests.running import read_jsonl, read_parquet, texts
+from tests.running import read_jsonl, read_parquet, read_summary, texts
 
 GOOD = {"prompt": "good"}
 BAD: dict[str, Any] = {"prompt": "bad", "stream": True}
@@ -72,7 +72,7 @@ def test_counts_tokens_and_reasons_of_the_report_add_up(
         "streaming_unsupported": 1,
         "invalid_json_line": 1,
     }
-    report = json.loads(output.with_name("out.report.json").read_text())
+    report = read_summary(output)
     assert report == summary.to_dict()
     assert report["device"]["kind"]
     assert report["blas"]
@@ -325,7 +325,7 @@ def test_a_source_that_breaks_off_fails_the_run_and_loses_nothing(
     assert failed.reason.startswith(f"{path}: cannot be read to its end: ")
     assert failed.request_counts.total is None
     assert failed.request_counts.completed > 2
-    assert json.loads(Path(failed.report).read_text()) == failed.to_dict()
+    assert read_summary(Path(failed.output)) == failed.to_dict()
     assert output.with_name("out.parquet.journal").exists()
     assert len(texts(output)) == 2
     path.write_bytes(whole)

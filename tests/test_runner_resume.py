@@ -269,7 +269,7 @@ def test_the_journal_goes_when_the_output_is_there(
 ) -> None:
     run(rows("a"))
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["in.jsonl", output.name, "out.report.json"]
+    assert left == ["in.jsonl", output.name, "out.report.html", "out.report.json"]
 
 
 def test_a_damaged_journal_is_one_clear_error_and_fresh_mends_it(

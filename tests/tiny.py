@@ -191,8 +191,15 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
-def write_tokenizer(path: Path, *, chat_template: str | None = CHAT_TEMPLATE, **extra: Any) -> None:
-    """tokenizer.json and tokenizer_config.json; `extra` are keys of the latter."""
+def write_tokenizer(
+    path: Path,
+    *,
+    chat_template: str | None = CHAT_TEMPLATE,
+    special_tokens: tuple[str, ...] = SPECIAL_TOKENS,
+    **extra: Any,
+) -> None:
+    """tokenizer.json and tokenizer_config.json; `extra` are keys of the latter. Special tokens have
+    the ids 0, 1, ..."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -200,7 +207,7 @@ def write_tokenizer(path: Path, *, chat_template: str | None = CHAT_TEMPLATE, **
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=list(special_tokens),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -221,11 +228,16 @@ def write_tokenizer(path: Path, *, chat_template: str | None = CHAT_TEMPLATE, **
 
 
 def write_weights(path: Path, settings: dict[str, Any], seed: int, gain: float) -> None:
+    architecture = importlib.import_module(f"mlx_lm.models.{settings['model_type']}")
+    module = architecture.Model(architecture.ModelArgs.from_dict(settings))
+    save_random(path, module, seed, gain)
+
+
+def save_random(path: Path, module: Any, seed: int, gain: float) -> None:
+    """Write random weights of the shapes that `module` has."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    architecture = importlib.import_module(f"mlx_lm.models.{settings['model_type']}")
-    module = architecture.Model(architecture.ModelArgs.from_dict(settings))
     random = np.random.default_rng(seed)
     shapes = sorted((name, value.shape) for name, value in tree_flatten(module.parameters()))
     weights = {

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from batchrun.models.parts import Part, split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from PIL.Image import Image
     from transformers.processing_utils import ProcessorMixin
 
     from batchrun.models.forms import MessageForms
@@ -31,7 +31,7 @@ _TOKEN_ARRAYS = ("input_ids", "attention_mask")
 class Picture:
     """A decoded image: RGB, with a digest (32 bytes) over its pixels and size."""
 
-    image: Image
+    image: Image.Image
     digest: bytes
 
 
@@ -146,14 +146,20 @@ class Processor:
                 arrays[name] = array[:, 1:]
         return token_ids[1:]
 
+    def takes_images(self) -> bool:
+        """Whether an image can be processed: tried out."""
+        image = Image.new("RGB", (64, 64))
+        return self._can_process(self._image_markers.text, [Picture(image, b"")], [])
+
     def _can_take_video(self) -> bool:
         """Whether the template has a place for a video, and the processor fills it: tried out, as
         both may be written for images only."""
-        if not self._video_ids or not self._video_markers.text:
-            return False
         clip = Clip(np.zeros((2, 64, 64, 3), np.uint8), 1.0, b"")
+        return bool(self._video_ids) and self._can_process(self._video_markers.text, [], [clip])
+
+    def _can_process(self, text: str, pictures: list[Picture], clips: list[Clip]) -> bool:
         try:
-            return len(self.process(self._video_markers.text, [], [clip]).parts) == 1
+            return len(self.process(text, pictures, clips).parts) == 1
         # Processors raise anything on what they are not made for.
         except Exception:  # noqa: BLE001
             return False

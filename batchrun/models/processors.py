@@ -28,6 +28,7 @@ _IMAGE_IDS = (
     *("image_token_id", "image_token_index", "img_context_token_id", "image_patch_token_id"),
     "media_placeholder_token_id",
 )
+_FOR_TOKENIZERS = {"padding", "padding_side", "add_special_tokens"}
 _VIDEO_IDS = ("video_token_id", "video_token_index", "video_context_token_id")
 
 
@@ -54,6 +55,8 @@ def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
         )
     except Exception as error:  # processors raise anything
         raise _unreadable(files, error) from error
+    if not processor.takes_images():
+        _shield(upstream)
     return replace(words, processor=processor)
 
 
@@ -81,6 +84,18 @@ def _upstream(files: ModelFiles, config: ModelConfig) -> ProcessorMixin:
     if image_processor is not None:
         upstream.image_processor = image_processor
     return upstream
+
+
+def _shield(upstream: ProcessorMixin) -> None:
+    """Keep from an image processor what is meant for the tokenizer: some of mlx-vlm's processors
+    pass it on to both, which transformers 5 refuses."""
+    kind = type(upstream.image_processor)
+
+    def call(self: Any, images: Any, *rest: Any, **options: Any) -> Any:
+        own = {name: value for name, value in options.items() if name not in _FOR_TOKENIZERS}
+        return kind.__call__(self, images, *rest, **own)
+
+    upstream.image_processor.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
 def _plain_render(words: LoadedTokenizer) -> Render:

@@ -13,24 +13,32 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from batchrun.plan.tree import shared_prefixes
-from batchrun.records import Prefix, Prompt
+from batchrun.records import Media, Prefix, Prompt
+
+MEDIA_BYTES = 2**29
 
 
 def in_running_order(
-    prompts: Iterable[Prompt | None], *, window: int = 4096
+    prompts: Iterable[Prompt | None], *, window: int = 4096, media_bytes: int = MEDIA_BYTES
 ) -> Iterator[Prompt | None]:
-    """Yield `prompts` in running order within each `window` of them, each with its `prefix`.
+    """Yield `prompts` in running order within each `window` of them, each with its `prefix`. A
+    window ends early with the prompt whose images and videos make `media_bytes` or more of it.
 
     All prompts below a prefix follow one another: first those that name it, then one child after
     the other. None, "not ready yet", is passed on when nothing is left to give, so that a slow
     source does not hold up what is here.
     """
     gathered: list[Prompt] = []
+    media, nbytes = set[Media](), 0  # prompts share media
     for prompt in prompts:
         if prompt is not None:
             gathered.append(prompt)
-        if gathered and (prompt is None or len(gathered) >= window):
-            ready, gathered = _Window(gathered), []
+            new = {span.media for span in prompt.media} - media
+            nbytes += sum(one.nbytes for one in new)
+            media |= new
+        is_full = len(gathered) >= window or nbytes >= media_bytes
+        if gathered and (prompt is None or is_full):
+            ready, gathered, media, nbytes = _Window(gathered), [], set(), 0
             yield from ready
         elif prompt is None:
             yield None

@@ -1,13 +1,13 @@
 """Reading and preparing rows ahead of the engine, in a thread of its own, in bounded memory.
 
-One thread does both: a second one gained nothing when measured, as templating holds Python's lock,
-and tokenizers are only sure to be safe when called by one thread.
+One thread does both for text: a second one gained nothing when measured, as templating holds
+Python's lock, and tokenizers are only sure to be safe when called by one thread.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Condition, Thread
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -16,21 +16,35 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _WAIT = 0.001
+MAX_BYTES = 2**29
 
 
 class Ahead(Generic[T]):
     """Iterates over `step(item)` for each item of `source`, in order, computed ahead.
 
     Yields None when nothing is ready within a few milliseconds, so that the consumer can go on
-    with other work. At most `depth` items are read and not yet taken. What `source` or `step`
-    raises is raised to the consumer, after the items before it.
+    with other work. At most `depth` items are read and not yet taken, and none is read while those
+    hold `max_bytes` or more: `weigh` gives the sizes of what an item holds in bytes, by the `id` of
+    the object, as items may share one. What `source` or `step` raises is raised to the consumer,
+    after the items before it.
 
     Close it, or use it in a `with`, to stop early. A source that blocks does not hold up closing,
     nor the end of the process; the thread ends when the source gives its next item.
     """
 
-    def __init__(self, source: Iterable[S], step: Callable[[S], T], *, depth: int) -> None:
+    def __init__(
+        self,
+        source: Iterable[S],
+        step: Callable[[S], T],
+        *,
+        depth: int,
+        weigh: Callable[[T], Mapping[int, int]] = lambda _: {},
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
         self._depth = depth
+        self._weigh = weigh
+        self._max_bytes = max_bytes
+        self._held = _Held()
         self._ready: deque[T] = deque()
         self._error: BaseException | None = None
         self._ended = False
@@ -56,6 +70,7 @@ class Ahead(Generic[T]):
         with self._changed:
             self._ended = True
             self._ready.clear()
+            self._held = _Held()
             self._changed.notify_all()
 
     def __enter__(self) -> Self:
@@ -71,8 +86,10 @@ class Ahead(Generic[T]):
 
     def _take(self) -> T:
         item = self._ready.popleft()
+        was_full = self._held.nbytes >= self._max_bytes
+        self._held.remove(self._weigh(item))
         # Woken only when half is gone, the thread works in stretches, not once for each item.
-        if len(self._ready) == self._depth // 2:
+        if was_full or len(self._ready) == self._depth // 2:
             self._changed.notify_all()
         return item
 
@@ -94,11 +111,35 @@ class Ahead(Generic[T]):
     def _wait_for_room(self) -> bool:
         """Whether there is more to do, once there is room for it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or len(self._ready) < self._depth)
+            self._changed.wait_for(lambda: self._ended or self._has_room())
             return not self._ended
+
+    def _has_room(self) -> bool:
+        return len(self._ready) < self._depth and self._held.nbytes < self._max_bytes
 
     def _put(self, item: T) -> None:
         with self._changed:
             if not self._ended:
                 self._ready.append(item)
+                self._held.add(self._weigh(item))
                 self._changed.notify_all()
+
+
+class _Held:
+    """How much the items hold together, what they share counted once."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._holders: Counter[int] = Counter()
+
+    def add(self, sizes: Mapping[int, int]) -> None:
+        for key, nbytes in sizes.items():
+            self.nbytes += 0 if self._holders[key] else nbytes
+            self._holders[key] += 1
+
+    def remove(self, sizes: Mapping[int, int]) -> None:
+        for key, nbytes in sizes.items():
+            self._holders[key] -= 1
+            if not self._holders[key]:
+                self.nbytes -= nbytes
+                del self._holders[key]

@@ -13,6 +13,7 @@ from typing import Any
 from batchrun.records import Prompt, Sampling, Shape
 
 _FORMAT = b"batchrun 1"
+_FORMAT_WITH_MEDIA = b"batchrun 1 media"
 _DIGITS = 40
 _UNUSED_WHEN_GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None}
 
@@ -23,17 +24,20 @@ def key(
     sampling: Sampling,
     run_seed: int | None,
     shape: Shape | None = None,
+    media: Sequence[bytes] = (),
 ) -> str:
     """Hex digest of everything that decides one choice of an answer.
 
-    That is the model's identity, the token ids, the answer's shape, and every sampling field that
-    has a say: not `n`, nor what a greedy row never reads. A row that draws without a seed of its
-    own takes `run_seed`.
+    That is the model's identity, the token ids, the answer's shape, the digests of images and
+    videos in order, and every sampling field that has a say: not `n`, nor what a greedy row never
+    reads. A row that draws without a seed of its own takes `run_seed`.
     """
-    digest = sha256(_FORMAT)
+    digest = sha256(_FORMAT_WITH_MEDIA if media else _FORMAT)
     parts = [model.encode(), _sampling_bytes(sampling, run_seed)]
     if shape is not None:
         parts.append(f"{shape.kind} {shape.source}".encode())
+    if media:
+        parts.append(b"".join(media))
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)

@@ -1,4 +1,4 @@
-"""OpenAI chat messages in the shape that the templates of text models read.
+"""OpenAI chat messages in the shapes that the templates of models read.
 
 Knows nothing of any template or tokenizer.
 """
@@ -6,6 +6,7 @@ Knows nothing of any template or tokenizer.
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import Any
 
 from batchrun.errors import RowError
@@ -26,16 +27,30 @@ def plain_messages(messages: list[Message], *, parse_arguments: bool = True) -> 
     Raises RowError for parts that are not text.
     """
     return [
-        _plain_message(message, f"messages[{index}]", parse_arguments)
+        _plain_message(
+            message, _text(message["content"], f"messages[{index}].content"), parse_arguments
+        )
         for index, message in enumerate(messages)
     ]
 
 
-def _plain_message(message: Message, where: str, parse_arguments: bool) -> Message:
+def parted_messages(messages: list[Message], *, parse_arguments: bool = True) -> list[Message]:
+    """The same for the templates of vision models: contents with images or videos in them are lists
+    of {"type": "image"}, {"type": "video"} and {"type": "text", "text": ...}, no two texts in a
+    row."""
+    return [
+        _plain_message(message, _parted(message["content"]), parse_arguments)
+        for message in messages
+    ]
+
+
+def _plain_message(
+    message: Message, content: str | list[Message], parse_arguments: bool
+) -> Message:
     plain = {
         **message,
         "role": _ROLES.get(message["role"], message["role"]),
-        "content": _text(message["content"], f"{where}.content"),
+        "content": content,
     }
     # Templates take an empty list of calls for a call.
     calls = plain.pop("tool_calls", None)
@@ -48,6 +63,16 @@ def _text(content: str | list[Message], where: str) -> str:
     if isinstance(content, str):
         return content
     return "".join(_part_text(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _parted(content: str | list[Message]) -> str | list[Message]:
+    if isinstance(content, str) or all(part["type"] in TEXT_PARTS for part in content):
+        return _text(content, "")
+    parts: list[Message] = []
+    for is_text, group in groupby(content, lambda part: part["type"] in TEXT_PARTS):
+        alike = list(group)
+        parts += [{"type": "text", "text": _text(alike, "")}] if is_text else alike
+    return parts
 
 
 def _part_text(part: Message, where: str) -> str:

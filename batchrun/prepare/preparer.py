@@ -1,16 +1,30 @@
-"""Request -> Prompt: token ids, the checks that need the model's sizes, and the key."""
+"""Request -> Prompt: token ids, media, the checks that need the model's sizes, and the key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from batchrun.config import MediaConfig
 from batchrun.errors import RowError
 from batchrun.prepare.chat import ChatTemplate
 from batchrun.prepare.grammars import Grammars
 from batchrun.prepare.key import key
+from batchrun.prepare.media import Loading, MediaLoader, MediaReader, Reference, without_media
+from batchrun.prepare.processor import Processor
+from batchrun.prepare.spans import MediaTokens
 from batchrun.prepare.tokenizer import BosRule, Tokenizer, row_error
-from batchrun.records import Failure, Prompt, Request, Sampling
+from batchrun.records import Failure, MediaSpan, Prompt, Request, Sampling
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """A request whose media, if it has any, are on their way. `nbytes` is what these hold already,
+    as it came with the row."""
+
+    request: Request
+    media: Loading | None = None
+    nbytes: int = 0
 
 
 class Preparer:
@@ -19,6 +33,9 @@ class Preparer:
     model: identity of the model, as it enters the keys. context_length: most tokens of prompt and
     answer together, None for no limit. vocab_size: how many token ids the model has, where that
     may be fewer than its tokenizer's. run_seed: the seed of rows that draw and name none.
+    processor: the model's if it takes images, which are then found as `media` says.
+
+    Close it where it has a processor.
     """
 
     def __init__(
@@ -30,10 +47,16 @@ class Preparer:
         vocab_size: int | None = None,
         eos_token_ids: Iterable[int] = (),
         run_seed: int | None = None,
+        processor: Processor | None = None,
+        media: MediaConfig | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._chat = ChatTemplate(tokenizer)
+        self._processor = processor
+        self._media = media or MediaConfig()
+        self._loader = MediaLoader(MediaReader(self._media)) if processor else None
+        self._chat = ChatTemplate(tokenizer, processor)
         self._bos = BosRule(tokenizer)
+        self._media_tokens = MediaTokens(processor, self._bos) if processor else None
         self._model = model
         self._context_length = context_length
         self._vocab_size = len(tokenizer)
@@ -42,14 +65,61 @@ class Preparer:
         self._run_seed = run_seed
         self._seen_ids: dict[int, int] = {}
 
+    @property
+    def takes_media(self) -> bool:
+        return self._processor is not None
+
+    def begin(self, row: Request | Failure) -> Begun | Failure:
+        """Start to load the row's media. May run in another thread than all else; rows are to be
+        finished in the order in which they were begun."""
+        if isinstance(row, Failure):
+            return row
+        if self._loader is None:
+            return Begun(row)
+        request, media = without_media(row, self._media.root)
+        if not media:
+            return Begun(request)
+        try:
+            self._check_kinds(media)
+        except RowError as error:
+            return Failure(row.row, error)
+        return Begun(request, self._loader.start(media), sum(len(one.value) for one in media))
+
+    def finish(self, begun: Begun | Failure) -> Prompt | Failure:
+        """The row's prompt, or its failure: an earlier step's or this one's."""
+        if isinstance(begun, Failure):
+            return begun
+        try:
+            return self._finish(begun)
+        except RowError as error:
+            return Failure(begun.request.row, error)
+
+    def attempt(self, row: Request | Failure) -> Prompt | Failure:
+        """Begin and finish one row."""
+        return self.finish(self.begin(row))
+
     def prepare(self, request: Request) -> Prompt:
         """The prompt of one request; the request itself is left as it is.
 
         Its `max_tokens` is cut to what the context length leaves, so that an answer that meets
-        the end of the context has finish_reason "length". Raises RowError.
+        the end of the context has finish_reason "length". The prompt's own request names no media
+        any more. Raises RowError.
         """
+        begun = self.begin(request)
+        if isinstance(begun, Failure):
+            raise begun.error
+        return self._finish(begun)
+
+    def close(self) -> None:
+        """Stop loading media."""
+        if self._loader is not None:
+            self._loader.close()
+
+    def _finish(self, begun: Begun) -> Prompt:
+        request = begun.request
+        encoded, spans = self._encode_media(request, begun.media)
         self._check_sampling_ids(request.sampling)
-        token_ids = self._shared(self._encode(request))
+        token_ids = self._shared(encoded)
         if not token_ids:
             raise RowError("empty_prompt", "the prompt has no tokens", param=_param(request))
         self._check_known(token_ids, request)
@@ -57,18 +127,25 @@ class Preparer:
         if sampling is not request.sampling:
             request = replace(request, sampling=sampling)
         shape = request.shape
-        name = key(self._model, token_ids, sampling, self._run_seed, shape)
+        digests = [span.media.digest for span in spans]
+        name = key(self._model, token_ids, sampling, self._run_seed, shape, digests)
         grammar = None if shape is None else self._grammars.compile(shape)
-        return Prompt(request, token_ids, name, grammar=grammar)
+        return Prompt(request, token_ids, name, media=tuple(spans), grammar=grammar)
 
-    def attempt(self, row: Request | Failure) -> Prompt | Failure:
-        """The row's prompt, or its failure: an earlier step's or this one's."""
-        if isinstance(row, Failure):
-            return row
-        try:
-            return self.prepare(row)
-        except RowError as error:
-            return Failure(row.row, error)
+    def _check_kinds(self, media: Sequence[Reference]) -> None:
+        takes_video = self._processor is not None and self._processor.takes_video
+        for medium in media:
+            if medium.kind == "video" and not takes_video:
+                message = f"{medium.param} is a video; this model takes images only"
+                raise RowError("unsupported_content", message, param=medium.param)
+
+    def _encode_media(
+        self, request: Request, media: Loading | None
+    ) -> tuple[list[int], list[MediaSpan]]:
+        if media is None or self._media_tokens is None:
+            return self._encode(request), []
+        decoded = media.take()
+        return self._media_tokens.encode(self._chat.render(request), decoded)
 
     def _encode(self, request: Request) -> list[int]:
         if request.is_chat:

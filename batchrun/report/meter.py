@@ -15,6 +15,7 @@ from typing import Literal
 
 from batchrun.errors import RowError
 from batchrun.records import Row
+from batchrun.report.recorder import Recorder
 
 Phase = Literal["load", "prepare", "prefill", "decode", "write"]
 PHASES: tuple[Phase, ...] = ("load", "prepare", "prefill", "decode", "write")
@@ -51,6 +52,7 @@ class Meter:
         self.errors: dict[str, ErrorCount] = {}
         self.seconds: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         self.started_at = time.time()
+        self.recorder = Recorder()
         self._clock = clock
         self._start = clock()
         self._lock = Lock()

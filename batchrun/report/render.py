@@ -171,7 +171,7 @@ def _files(summary: Summary) -> list[str]:
     is_written = summary.status in ("completed", "completed_with_failures")
     output = [_path("output", summary.output)] if is_written else []
     errors = [_path("errors", summary.errors_file)] if summary.errors_file is not None else []
-    return [*output, *errors, _path("report", summary.report)]
+    return [*output, *errors, _path("report", summary.page)]
 
 
 def _path(label: str, path: str) -> str:

@@ -20,6 +20,7 @@ from batchrun.report.summary import (
     Status,
     Summary,
     Tokens,
+    page_path,
     report_path,
 )
 from batchrun.sink.output import errors_path
@@ -87,6 +88,7 @@ def summarize(
         output=str(config.output),
         errors_file=str(failures) if outcome == "finished" and meter.num_failed else None,
         report=str(report_path(config.output)),
+        page=str(page_path(config.output)),
         started_at=_iso(meter.started_at),
         finished_at=_iso(meter.started_at + elapsed),
         versions=_versions(),

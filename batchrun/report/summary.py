@@ -100,13 +100,14 @@ class Summary:
     output: str
     errors_file: str | None
     report: str
+    page: str
     started_at: str
     finished_at: str
     versions: dict[str, str]
     configuration: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of the report file: JSON's own types only."""
+        """JSON's own types only."""
         return asdict(self)
 
 
@@ -115,9 +116,19 @@ def report_path(output: Path) -> Path:
     return output.with_name(output.stem + ".report.json")
 
 
-def write_report(summary: Summary, path: Path) -> None:
+def page_path(output: Path) -> Path:
+    """Where the report's page, for people, goes."""
+    return output.with_name(output.stem + ".report.html")
+
+
+def report_text(summary: Summary, figures: dict[str, Any]) -> str:
+    """The content of the report file: the summary and, under "figures", what its page draws."""
+    content = summary.to_dict() | {"figures": figures}
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def write_report(text: str, path: Path) -> None:
     """Writes the report whole or not at all. Raises RunError when it cannot be written."""
-    text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     with replacing(path) as file:
         # A lone surrogate, as in a file name that is not UTF-8, becomes JSON's own escape.
         file.write((text + "\n").encode("utf-8", "backslashreplace"))

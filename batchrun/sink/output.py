@@ -53,9 +53,11 @@ def write_output(
     path: Path,
     kind: OutputFormat,
     kept_schema: pa.Schema | None = None,
+    report: str | None = None,
     explode: Fields = (),
 ) -> None:
-    """Writes the run's results to `path` and its failed rows to `errors_path(path)`.
+    """Writes the run's results to `path` and its failed rows to `errors_path(path)`; a Parquet
+    file carries the `report` along.
 
     Both appear whole, in place of any earlier ones; without failed rows there is no errors file.
     In Parquet the fields of JSON answers named in `explode` get columns.
@@ -66,7 +68,7 @@ def write_output(
         raise RunError(f"{pending} rows have no result yet; run again to finish them")
     _write_errors(journal, errors_path(path))
     with replacing(path) as file:
-        _write(journal, file, kind, kept_schema, explode)
+        _write(journal, file, kind, kept_schema, report, explode)
 
 
 def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:
@@ -93,13 +95,14 @@ def _write(
     file: IO[bytes],
     kind: OutputFormat,
     kept_schema: pa.Schema | None,
+    report: str | None,
     explode: Fields,
 ) -> None:
     if kind == "jsonl":
         return jsonl.write(journal, file)
     from batchrun.sink import parquet
 
-    return parquet.write(journal, file, kept_schema, explode)
+    return parquet.write(journal, file, kept_schema, report, explode)
 
 
 def _write_errors(journal: Journal, path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from batchrun.records import Answer, Result
 from batchrun.sink.arrays import make_array, make_timestamps
-from batchrun.sink.encode import dumps, microseconds, parse_stop, stop_text
+from batchrun.sink.encode import clean, dumps, microseconds, parse_stop, stop_text
 from batchrun.sink.explode import Fields
 from batchrun.sink.exploded import exploded_columns, parsed_fields
 from batchrun.sink.journal import Journal
@@ -44,7 +44,8 @@ COLUMNS = pa.schema(
         ("finished_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-_METADATA = {"batchrun": json.dumps({"version": 1})}
+_VERSION = {"batchrun": json.dumps({"version": 1})}
+_REPORT = "batchrun.report"
 
 # A row group ends at whichever comes first; a batch is what is in memory as Python objects.
 _GROUP_ROWS = 8192
@@ -71,14 +72,16 @@ def write(
     journal: Journal,
     file: IO[bytes],
     kept_schema: pa.Schema | None,
+    report: str | None,
     explode: Fields = (),
 ) -> None:
     """Writes all results; `kept_schema` holds the kept columns' types where known, and `explode`
-    names the fields of JSON answers that get columns."""
+    names the fields of JSON answers that get columns. `report` goes into the file's metadata."""
     fields = exploded_columns(explode, COLUMNS.names)
     taken = [*COLUMNS.names, *(column.field.name for column in fields)]
     kept = plan_columns(journal.kept(), kept_schema, taken)
-    schema = pa.schema([*COLUMNS, *(c.field for c in fields), *(c.field for c in kept)], _METADATA)
+    added = (column.field for column in (*fields, *kept))
+    schema = pa.schema([*COLUMNS, *added], _metadata(report))
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for group in _groups(_batches(journal.results(), fields, kept, schema)):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
@@ -93,6 +96,17 @@ def read(path: Path) -> Iterator[Answer]:
                     yield _answer(record)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
+
+
+def read_report(path: Path) -> str | None:
+    """The report that the file carries; raises OSError or pa.ArrowException if it is unreadable."""
+    metadata = pq.read_schema(path).metadata or {}
+    text = metadata.get(_REPORT.encode())
+    return None if text is None else text.decode()
+
+
+def _metadata(report: str | None) -> dict[str, str]:
+    return _VERSION if report is None else _VERSION | {_REPORT: clean(report)}
 
 
 def _batches(

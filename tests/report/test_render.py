@@ -52,7 +52,7 @@ Note: a small model
 
 output    out.parquet
 errors    out.errors.jsonl
-report    out.report.json"""
+report    out.report.html"""
     )
 
 

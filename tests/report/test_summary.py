@@ -10,7 +10,7 @@ import pytest
 
 from batchrun.engine.stats import EngineStats
 from batchrun.errors import RunError
-from batchrun.report.summary import Outcome, report_path, write_report
+from batchrun.report.summary import Outcome, page_path, report_path, report_text, write_report
 from tests.report import figures
 
 ERRORS = {"invalid_url": "no such url", "empty_prompt": "nothing to do"}
@@ -75,6 +75,7 @@ def test_the_report_of_a_run_with_failures() -> None:
         "output": "out.parquet",
         "errors_file": "out.errors.jsonl",
         "report": "out.report.json",
+        "page": "out.report.html",
     }
 
 
@@ -164,6 +165,7 @@ def test_versions_are_those_installed() -> None:
 
 def test_report_path_is_beside_the_output() -> None:
     assert report_path(Path("a/b.c.parquet")) == Path("a/b.c.report.json")
+    assert page_path(Path("a/b.c.parquet")) == Path("a/b.c.report.html")
 
 
 def test_the_report_is_json_in_utf_8_whatever_the_names_hold(tmp_path: Path) -> None:
@@ -171,11 +173,11 @@ def test_the_report_is_json_in_utf_8_whatever_the_names_hold(tmp_path: Path) -> 
     path.write_text("the last run's")
     meter = figures.meter(errors={"invalid_url": "grüße 你好 \udc80 \x1b[31m"})
     summary = figures.summary(meter)
-    write_report(summary, path)
+    write_report(report_text(summary, {}), path)
 
     text = path.read_bytes().decode("utf-8")
     assert "你好" in text
-    assert json.loads(text) == summary.to_dict()
+    assert json.loads(text) == summary.to_dict() | {"figures": {}}
     assert [found.name for found in tmp_path.iterdir()] == ["out.report.json"]
 
 
@@ -183,4 +185,4 @@ def test_a_report_that_cannot_be_written_is_a_run_error(tmp_path: Path) -> None:
     summary = figures.summary(figures.meter(completed=1))
 
     with pytest.raises(RunError, match=r"out\.report\.json"):
-        write_report(summary, tmp_path / "gone" / "out.report.json")
+        write_report(report_text(summary, {}), tmp_path / "gone" / "out.report.json")

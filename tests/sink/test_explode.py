@@ -83,7 +83,7 @@ def test_fields_become_typed_columns_before_the_kept_ones(tmp_path: Path, journa
         ("text", "string"),
         ("good", "boolean"),
     )
-    write_output(journal, tmp_path / "out.parquet", "parquet", None, fields)
+    write_output(journal, tmp_path / "out.parquet", "parquet", explode=fields)
 
     table = pq.read_table(tmp_path / "out.parquet")
     names = ["name", "age", "score", "parsed_text", "good", "input_age"]

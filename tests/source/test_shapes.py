@@ -20,7 +20,7 @@ RUNS = Shape("regex", "[0-9]+", "--regex")
 
 def shape_of(default: Shape | None = None, **fields: Any) -> Shape | None:
     body = {"messages": [{"role": "user", "content": "hi"}], **fields}
-    return read_request(Row(0, "in.jsonl", 1), {"body": body}, Sampling(), default).shape
+    return read_request(Row(0, "in.jsonl", 1), {"body": body}, Sampling(), shape=default).shape
 
 
 @pytest.mark.parametrize(

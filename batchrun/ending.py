@@ -1,0 +1,85 @@
+"""The end of a run: the output, if the rows got that far, and the report in any case."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from batchrun import device, sink
+from batchrun.config import OutputFormat, RunConfig
+from batchrun.engine.stats import EngineStats
+from batchrun.errors import RunError
+from batchrun.report.meter import Meter
+from batchrun.report.summarize import summarize
+from batchrun.report.summary import (
+    Outcome,
+    Summary,
+    page_path,
+    report_path,
+    report_text,
+    write_report,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the rows' part of the run ended, and what it ran on."""
+
+    stats: EngineStats
+    model: str
+    device: device.Device
+    notes: tuple[str, ...]
+    outcome: Outcome = "finished"
+    reason: str | None = None
+
+
+def finish(
+    config: RunConfig,
+    kind: OutputFormat,
+    schema: pa.Schema | None,
+    journal: sink.Journal,
+    meter: Meter,
+    ended: Ended,
+) -> Summary:
+    """Write what the run came to. Raises RunError where output or report cannot be written."""
+    if ended.outcome == "finished":
+        with meter.phase("write"):
+            # The output carries the report as it stands before this is written.
+            report = report_text(_summary(config, meter, ended), meter.recorder.to_dict())
+            sink.write_output(journal, config.output, kind, schema, report, config.explode)
+        journal.delete()
+    summary = _summary(config, meter, ended)
+    text = report_text(summary, meter.recorder.to_dict())
+    write_report(text, report_path(config.output))
+    _write_page(config, text)
+    return summary
+
+
+def _summary(config: RunConfig, meter: Meter, ended: Ended) -> Summary:
+    return summarize(
+        meter,
+        ended.stats,
+        config,
+        model=ended.model,
+        device=asdict(ended.device),
+        peak_memory=device.peak_memory(),
+        outcome=ended.outcome,
+        reason=ended.reason,
+        notes=ended.notes,
+    )
+
+
+def _write_page(config: RunConfig, report: str) -> None:
+    """Without it nothing is lost: `batchrun report` makes it again."""
+    # Loaded here: matplotlib would slow the start down.
+    from batchrun.report.page import render_page, write_page
+
+    try:
+        write_page(render_page(json.loads(report)), page_path(config.output))
+    except RunError as error:
+        print(f"Note: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,154 @@
+"""Media of the rows to come, fetched and decoded ahead by a few threads.
+
+Rows that name the same file, bytes or URL within reach of one another share one decoding.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Lock
+
+from batchrun.errors import RowError
+from batchrun.prepare.media.decoded import Decoded, num_bytes
+from batchrun.prepare.media.faults import MediaFault, megabytes
+from batchrun.prepare.media.reader import MediaReader, Reference
+from batchrun.prepare.media.workers import Room, Workers
+
+_THREADS = 8
+# Decoded ahead of the rows' turn, and kept after it for rows that name the same again.
+_AHEAD_BYTES = 2**29
+_KEPT_BYTES = 2**27
+_MAX_KEPT = 64
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A medium on its way. `num_rows` parts wait for it; `reserved` bytes are its share of room."""
+
+    num_rows: int = 0
+    reserved: int = 0
+    is_wanted: bool = False
+    result: Future[Decoded] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loading:
+    """The media of one row, on their way. `take` them once."""
+
+    loader: MediaLoader
+    parts: tuple[tuple[str, _Job | MediaFault], ...]
+
+    def take(self) -> list[Decoded]:
+        """The media in order, waited for. Raises RowError for the first that is at fault."""
+        return self.loader.take(self.parts)
+
+
+class MediaLoader:
+    """Loads with `reader`. `ahead_bytes` bounds what is decoded before its row's turn comes, and
+    `kept_bytes` what is remembered after. Started and taken by any threads; rows are to be taken
+    in the order in which they were started."""
+
+    def __init__(
+        self,
+        reader: MediaReader,
+        *,
+        num_threads: int = _THREADS,
+        ahead_bytes: int = _AHEAD_BYTES,
+        kept_bytes: int = _KEPT_BYTES,
+    ) -> None:
+        self._reader = reader
+        self._workers = Workers(num_threads)
+        self._room = Room(ahead_bytes)
+        self._kept_bytes = kept_bytes
+        self._recent: OrderedDict[Hashable, _Job] = OrderedDict()
+        self._lock = Lock()
+
+    def start(self, media: list[Reference]) -> Loading:
+        """Begin to load a row's media."""
+        return Loading(self, tuple((medium.param, self._job(medium)) for medium in media))
+
+    def take(self, parts: tuple[tuple[str, _Job | MediaFault], ...]) -> list[Decoded]:
+        media: list[Decoded] = []
+        error: RowError | None = None
+        for param, job in parts:
+            # After a fault the rest is waited for all the same: its room has to be given back.
+            try:
+                medium = self._finished(job)
+                if error is None:
+                    media.append(medium)
+                    self._check_together(media)
+            except MediaFault as fault:
+                error = error or fault.at(param)
+        if error is not None:
+            raise error
+        return media
+
+    def close(self) -> None:
+        """Stop: what is not finished is dropped."""
+        self._room.close()
+        self._workers.close()
+
+    def _job(self, medium: Reference) -> _Job | MediaFault:
+        try:
+            identity = self._reader.identity(medium)
+        except MediaFault as fault:
+            return fault
+        with self._lock:
+            job = self._recent.get(identity)
+            if job is None:
+                job = self._recent[identity] = _Job()
+                self._submit(job, medium)
+            self._recent.move_to_end(identity)
+            job.num_rows += 1
+            self._forget()
+        return job
+
+    def _submit(self, job: _Job, medium: Reference) -> None:
+        def reserve(nbytes: int) -> None:
+            self._room.take(nbytes, lambda: job.is_wanted)
+            job.reserved = nbytes
+
+        job.result = self._workers.submit(lambda: self._reader.read(medium, reserve))
+
+    def _finished(self, job: _Job | MediaFault) -> Decoded:
+        if isinstance(job, MediaFault):
+            raise job
+        job.is_wanted = True
+        self._room.ask_again()
+        try:
+            return job.result.result()
+        finally:
+            self._leave(job)
+
+    def _leave(self, job: _Job) -> None:
+        with self._lock:
+            job.num_rows -= 1
+            if job.num_rows == 0 and job.reserved:
+                self._room.give_back(job.reserved)
+                job.reserved = 0
+
+    def _check_together(self, media: list[Decoded]) -> None:
+        most = self._reader.limits.row_bytes
+        if sum(map(num_bytes, media)) > most:
+            raise MediaFault(
+                "media_too_large",
+                f"brings the row's media to more than {megabytes(most)} of pixels; send fewer",
+                status=413,
+            )
+
+    def _forget(self) -> None:
+        """Let the oldest go until the finished ones keep to their bytes."""
+        nbytes = sum(_nbytes(job) for job in self._recent.values())
+        for identity in list(self._recent):
+            if nbytes <= self._kept_bytes and len(self._recent) <= _MAX_KEPT:
+                return
+            nbytes -= _nbytes(self._recent.pop(identity))
+
+
+def _nbytes(job: _Job) -> int:
+    """The size of what it gave; 0 where it is not finished, or failed."""
+    result = job.result
+    return num_bytes(result.result()) if result.done() and not result.exception() else 0

@@ -1,0 +1,89 @@
+"""A rendered conversation and its media -> token ids, and where in them the media stand."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
+
+from batchrun.errors import RowError
+from batchrun.models.processor import Clip, Picture
+from batchrun.prepare.media import Decoded
+from batchrun.prepare.processor import Part, Processed, Processor
+from batchrun.prepare.tokenizer import BosRule, row_error
+from batchrun.records import Media, MediaSpan
+
+# What is remembered of processed media, for rows to come with the same.
+_KEPT_BYTES = 2**27
+
+
+class MediaTokens:
+    """Runs the processor for one row at a time; rows with the same image share its arrays."""
+
+    def __init__(
+        self, processor: Processor, bos: BosRule, *, kept_bytes: int = _KEPT_BYTES
+    ) -> None:
+        self._processor = processor
+        self._bos = bos
+        self._kept = _Recent(kept_bytes)
+
+    def encode(self, text: str, media: Sequence[Decoded]) -> tuple[list[int], list[MediaSpan]]:
+        """Token ids with one BOS, and the spans of all media. Raises RowError."""
+        pictures = [medium for medium in media if isinstance(medium, Picture)]
+        clips = [medium for medium in media if isinstance(medium, Clip)]
+        with row_error("media_error", "the model's processor refuses the row's media", "messages"):
+            processed = self._processor.process(text, pictures, clips)
+        _check_complete(processed, len(media))
+        token_ids = self._bos.apply(processed.token_ids)
+        moved = len(token_ids) - len(processed.token_ids)
+        digests = [*(one.digest for one in pictures), *(one.digest for one in clips)]
+        return token_ids, [
+            MediaSpan(part.start + moved, part.end + moved, self._media(part, processed, digests))
+            for part in processed.parts
+        ]
+
+    def _media(self, part: Part, processed: Processed, digests: Sequence[bytes]) -> Media:
+        digest = sha256(self._processor.identity.encode())
+        for source in part.sources:
+            digest.update(digests[source])
+        token_ids = processed.token_ids[part.start : part.end]
+        inputs = part.inputs
+        if len(processed.parts) > 1:
+            # A slice of all images' array would keep the whole of it in memory.
+            inputs = {name: array.copy() for name, array in inputs.items()}
+        return self._kept.shared(Media(digest.digest(), token_ids, inputs))
+
+
+def _check_complete(processed: Processed, num_media: int) -> None:
+    """A row is never answered without its media, whatever a processor may think."""
+    shown = sorted(source for part in processed.parts for source in part.sources)
+    if shown != list(range(num_media)):
+        raise RowError(
+            "media_error",
+            f"the model's processor shows {len(shown)} of the row's {num_media} images and videos",
+            param="messages",
+        )
+
+
+class _Recent:
+    """The latest media, of `max_bytes` at most, the one in use apart."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._media: OrderedDict[bytes, Media] = OrderedDict()
+        self._nbytes = 0
+
+    def shared(self, media: Media) -> Media:
+        """The same medium of an earlier row if there is one, else this one."""
+        known = self._media.get(media.digest)
+        # A processor may treat an image by what it stands beside; then it is not the same.
+        if known is not None and known.token_ids == media.token_ids:
+            self._media.move_to_end(media.digest)
+            return known
+        if known is not None:
+            self._nbytes -= self._media.pop(media.digest).nbytes
+        self._media[media.digest] = media
+        self._nbytes += media.nbytes
+        while self._nbytes > self._max_bytes:
+            self._nbytes -= self._media.popitem(last=False)[1].nbytes
+        return media

@@ -1,0 +1,38 @@
+"""What the report's page draws: recorded while the run goes on, in bounded memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchrun.records import Completion
+from batchrun.report.histogram import Histogram
+from batchrun.report.history import History
+from batchrun.report.samples import Samples
+
+
+class Recorder:
+    """Sees every answer that this run computed, and the engine's totals as time goes on."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._latency = Histogram(2.0**-10)
+        self._prompt_tokens = Histogram(1)
+        self._completion_tokens = Histogram(1)
+        self._samples = Samples()
+
+    def finished(self, completion: Completion) -> None:
+        """One choice of a row is done."""
+        self._latency.add(completion.seconds)
+        self._prompt_tokens.add(len(completion.prompt.token_ids))
+        self._completion_tokens.add(len(completion.token_ids))
+        self._samples.add(completion)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's own types only; None for what there was nothing of."""
+        return {
+            "history": self.history.to_dict(),
+            "latency": self._latency.to_dict(),
+            "prompt_tokens": self._prompt_tokens.to_dict(),
+            "completion_tokens": self._completion_tokens.to_dict(),
+            "samples": self._samples.to_list(),
+        }

@@ -1,0 +1,53 @@
+"""The command `batchrun report`: the page of a run made again, or several runs side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchrun import options
+from batchrun.report.compare import comparison_text
+from batchrun.report.reading import read_report
+
+
+@click.command(
+    cls=options.GroupedCommand, short_help="Make a run's page again, or compare several runs."
+)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("-o", "--output", metavar="FILE", help="Where the HTML page goes.")
+@click.option("--json", "as_json", is_flag=True, help="Print each report as one line of JSON.")
+def report(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
+    """RUN is an output, or its .report.json. A Parquet output that was moved carries its report.
+
+    Of one run, write the page beside it again, or to --output. Of several, print the figures in
+    columns; with --output, also write a page with them.
+    """
+    reports = [read_report(Path(run)) for run in runs]
+    if as_json:
+        for content in reports:
+            click.echo(json.dumps(content))
+        return
+    if len(reports) > 1:
+        click.echo(comparison_text(reports))
+    target = Path(output) if output else _beside(Path(runs[0])) if len(runs) == 1 else None
+    if target is not None:
+        _write(reports, target)
+        click.echo(f"Written: {target}", err=True)
+
+
+def _beside(run: Path) -> Path:
+    from batchrun.report.summary import page_path
+
+    if run.name.endswith(".report.json"):
+        return run.with_suffix(".html")
+    return page_path(run)
+
+
+def _write(reports: list[dict[str, Any]], target: Path) -> None:
+    from batchrun.report.page import render_comparison, render_page, write_page
+
+    page = render_page(reports[0]) if len(reports) == 1 else render_comparison(reports)
+    write_page(page, target)
