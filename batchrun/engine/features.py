@@ -66,7 +66,6 @@ class FeatureCache:
         """The features of `media`, by digest; what is not at hand is computed."""
         wanted = {medium.digest: medium for medium in media}
         found = {digest: self._kept[digest] for digest in wanted if digest in self._kept}
-        self._stats.media_used += len(wanted)
         for digest in found:
             self._kept.move_to_end(digest)
         missing = {digest: wanted[digest] for digest in wanted if digest not in found}

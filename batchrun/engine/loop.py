@@ -198,6 +198,7 @@ class Engine:
             self._batch.caches.ring.max_rows = self._width.most
             self._batch.extend(prefill)
             self._prefill, self._joining = None, []
+            self.stats.media_used += prefill.num_media
             self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
             kv_bytes = self._batch.caches.nbytes + self._prefix_bytes()
             self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)

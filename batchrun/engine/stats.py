@@ -13,8 +13,7 @@ class EngineStats:
     `row_steps` adds up the rows that each decode step really served, so that row_steps /
     decode_steps is the mean number of rows in a step. `cached_tokens` are prompt tokens that were
     not computed for their row; `disk_tokens` of them came from disk, the others from a row before.
-    `media_used` times prompts, or what they share, needed an image's or video's features;
-    `media_encoded` of them went through the vision tower.
+    `media_used` images and videos were in prompts, `media_encoded` went through the vision tower.
     """
 
     prefill_seconds: float = 0.0
