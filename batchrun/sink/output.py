@@ -95,10 +95,10 @@ def _write(
     report: str | None,
 ) -> None:
     if kind == "jsonl":
-        return jsonl.write(journal, file)
+        return jsonl.write(journal.results(), file)
     from batchrun.sink import parquet
 
-    return parquet.write(journal, file, kept_schema, report)
+    return parquet.write(journal.results(), journal.kept(), file, kept_schema, report)
 
 
 def _write_errors(journal: Journal, path: Path) -> None:
