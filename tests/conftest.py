@@ -13,7 +13,7 @@ from hypothesis import settings
 import batchrun
 from batchrun import device
 from batchrun.report.summary import Summary
-from tests import tiny
+from tests import tiny, tinyvision
 from tests.running import write_jsonl
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when first imported
@@ -48,6 +48,19 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         if key not in built:
             built[key] = tiny.build(kind, tmp_path_factory.mktemp(kind), **overrides)
         return built[key]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tiny_vision(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`tiny_vision(kind)`: the folder of a tiny vision model, shared; do not write to it."""
+    built: dict[str, Path] = {}
+
+    def get(kind: str) -> Path:
+        if kind not in built:
+            built[kind] = tinyvision.build(kind, tmp_path_factory.mktemp(kind))
+        return built[kind]
 
     return get
 

@@ -239,6 +239,7 @@ SHAPES: dict[str, dict[str, Any]] = {
                 "num_hidden_layers": 4,
                 "head_dim": 8,
                 "query_pre_attn_scalar": 8,
+                "rope_theta": 1e6,
                 "sliding_window": 16,
                 "sliding_window_pattern": 2,
                 "mm_tokens_per_image": 4,
@@ -256,6 +257,7 @@ SHAPES: dict[str, dict[str, Any]] = {
             },
         },
         "adds_bos": True,
+        "ties_lm_head": True,
         "files": {
             "preprocessor_config.json": {
                 "image_processor_type": "Gemma3ImageProcessor",
@@ -323,7 +325,10 @@ def build(kind: str, path: Path, *, seed: int = 0, gain: float = 2.0, **override
     )
     if shape.get("adds_bos"):
         _add_bos(path / "tokenizer.json")
-    tiny.save_random(path, _module(config(kind, **overrides)), seed, gain)
+    module = _module(config(kind, **overrides))
+    if shape.get("ties_lm_head"):
+        del module.language_model.lm_head
+    tiny.save_random(path, module, seed, gain)
     return path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
 import mlx.core as mx
@@ -45,11 +45,19 @@ def seeing(model: Model) -> VisionModel:
 
 
 class FeatureCache:
-    """The features of the latest media, `max_bytes` of them."""
+    """The features of the latest media, `max_bytes` of them. `upcoming` are the media of prompts
+    that wait: they go along when others have to be encoded, as one call is quicker than many."""
 
-    def __init__(self, model: Model, stats: EngineStats, max_bytes: int = MAX_BYTES):
+    def __init__(
+        self,
+        model: Model,
+        stats: EngineStats,
+        upcoming: Callable[[], Iterable[Media]],
+        max_bytes: int = MAX_BYTES,
+    ):
         self._model = model
         self._stats = stats
+        self._upcoming = upcoming
         self._max_bytes = max_bytes
         self._kept: OrderedDict[bytes, Features] = OrderedDict()
         self._bytes = 0
@@ -58,14 +66,27 @@ class FeatureCache:
         """The features of `media`, by digest; what is not at hand is computed."""
         wanted = {medium.digest: medium for medium in media}
         found = {digest: self._kept[digest] for digest in wanted if digest in self._kept}
-        self._stats.media_reused += len(found)
         for digest in found:
             self._kept.move_to_end(digest)
-        for call in _calls([wanted[digest] for digest in wanted if digest not in found]):
+        missing = {digest: wanted[digest] for digest in wanted if digest not in found}
+        if missing:
+            self._add_upcoming(missing)
+        for call in _calls(missing.values()):
             for medium, features in zip(call, self._encoded(call), strict=True):
                 found[medium.digest] = features
                 self._keep(medium.digest, features)
         return found
+
+    def _add_upcoming(self, missing: dict[bytes, Media]) -> None:
+        """Fill up the call."""
+        nbytes = sum(medium.nbytes for medium in missing.values())
+        for medium in self._upcoming():
+            if medium.digest in missing or medium.digest in self._kept:
+                continue
+            nbytes += medium.nbytes
+            if nbytes > CALL_BYTES:
+                return
+            missing[medium.digest] = medium
 
     def _encoded(self, media: list[Media]) -> list[Features]:
         encoded = seeing(self._model).encode(media)
@@ -81,7 +102,7 @@ class FeatureCache:
             self._bytes -= _nbytes(oldest)
 
 
-def _calls(media: list[Media]) -> Iterator[list[Media]]:
+def _calls(media: Iterable[Media]) -> Iterator[list[Media]]:
     """`media` in lists of up to CALL_BYTES each; one alone may be larger."""
     call: list[Media] = []
     for medium in media:

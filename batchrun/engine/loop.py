@@ -24,7 +24,7 @@ from batchrun.engine.sharing import PrefixPool, Store
 from batchrun.engine.stats import EngineStats
 from batchrun.engine.width import Width
 from batchrun.errors import RowError
-from batchrun.records import Completion, Failure, Prompt, TokenLogprob
+from batchrun.records import Completion, Failure, Media, Prompt, TokenLogprob
 
 # Rows join once this share of the places is free: every change of members costs a pause of the
 # pipeline, and prompts prefill better together.
@@ -74,7 +74,7 @@ class Engine:
             shares=traits.unshareable is None,
             kv_bits=kv_bits,
         )
-        self._features = FeatureCache(model, self.stats)
+        self._features = FeatureCache(model, self.stats, self._upcoming_media)
         self._pool = PrefixPool(model, self._features, self._traits, store, self.stats)
         self._vocab_size = traits.vocab_size
         self._finisher = Finisher(tokenizer, eos_token_ids)
@@ -169,6 +169,10 @@ class Engine:
         room = self._width.limit - len(live)
         return self._queue.take(room, live, self._max_num_batched_tokens, self._prefix_bytes())
 
+    def _upcoming_media(self) -> Iterator[Media]:
+        for prompt in self._queue.prompts():
+            yield from (span.media for span in prompt.media)
+
     def _prefix_bytes(self) -> int:
         """Memory of every shared prefix that is kept or used."""
         states = [*self._pool.states, *self._batch.caches.ring.prefixes()]
@@ -194,6 +198,7 @@ class Engine:
             self._batch.caches.ring.max_rows = self._width.most
             self._batch.extend(prefill)
             self._prefill, self._joining = None, []
+            self.stats.media_used += prefill.num_media
             self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
             kv_bytes = self._batch.caches.nbytes + self._prefix_bytes()
             self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)

@@ -44,6 +44,10 @@ class Prefill:
         self._inputs: PromptInputs | None = None
 
     @property
+    def num_media(self) -> int:
+        return sum(len(prompt.media) for prompt in self._prompts)
+
+    @property
     def is_done(self) -> bool:
         return not self._missing and self._position >= self.caches.columns
 

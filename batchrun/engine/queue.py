@@ -56,6 +56,10 @@ class Queue:
         """That of the sequence which is to go next."""
         return self._waiting[0].prompt.prefix
 
+    def prompts(self) -> Iterator[Prompt]:
+        """Those of the waiting sequences, in their order."""
+        return (sequence.prompt for sequence in self._waiting)
+
     def allows(self, kv_bytes: int) -> bool:
         """Whether caches may take so much."""
         return self._kv_bytes is None or kv_bytes <= self._kv_bytes

@@ -13,8 +13,7 @@ class EngineStats:
     `row_steps` adds up the rows that each decode step really served, so that row_steps /
     decode_steps is the mean number of rows in a step. `cached_tokens` are prompt tokens that were
     not computed for their row; `disk_tokens` of them came from disk, the others from a row before.
-    `media_encoded` images and videos went through the vision tower; `media_reused` times one had
-    done so before.
+    `media_used` images and videos were in prompts, `media_encoded` went through the vision tower.
     """
 
     prefill_seconds: float = 0.0
@@ -24,8 +23,8 @@ class EngineStats:
     disk_tokens: int = 0
     disk_bytes: int = 0
     disk_seconds_saved: float = 0.0
+    media_used: int = 0
     media_encoded: int = 0
-    media_reused: int = 0
     decode_tokens: int = 0
     decode_steps: int = 0
     row_steps: int = 0

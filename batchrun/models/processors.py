@@ -40,7 +40,7 @@ def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
     # Many vision models keep their chat template with the processor, where mlx-lm does not look.
     words = tokenizer.load(files, config, upstream.chat_template)
     forms = MessageForms(
-        _plain_render(words), [_mlx_vlm_render(files, upstream)], list(_vocabulary(upstream))
+        _plain_render(words), [_mlx_vlm_render(files, upstream, words)], list(_vocabulary(upstream))
     )
     from mlx_vlm.utils import should_add_special_tokens
 
@@ -105,7 +105,7 @@ def _plain_render(words: LoadedTokenizer) -> Render:
     return render
 
 
-def _mlx_vlm_render(files: ModelFiles, upstream: ProcessorMixin) -> Render:
+def _mlx_vlm_render(files: ModelFiles, upstream: ProcessorMixin, words: LoadedTokenizer) -> Render:
     """mlx-vlm's way, for templates that know no parts: its own words for images in the text."""
     from mlx_vlm.prompt_utils import apply_chat_template
 
@@ -116,6 +116,7 @@ def _mlx_vlm_render(files: ModelFiles, upstream: ProcessorMixin) -> Render:
             if isinstance(message["content"], list)
             for part in message["content"]
         )
+        options = {"chat_template": words.tokenizer.chat_template, **options}
         return str(
             apply_chat_template(upstream, files.config, messages, num_images=count, **options)
         )

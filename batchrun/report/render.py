@@ -124,11 +124,15 @@ def _row(label: str, figures: Sequence[_Figure]) -> list[str]:
 
 def _batch(summary: Summary) -> str:
     batch = summary.batch
+    media = summary.media
     retries = f", {_count(batch.retries)} retries" if batch.retries else ""
+    encoded = (
+        f"; {_count(media.encoded)} of {_count(media.used)} media encoded" if media.used else ""
+    )
     return _labelled(
         "batch",
         f"{_decimal(batch.mean_running)} of {batch.max_num_seqs} rows a decode step,"
-        f" {batch.peak_running} at most{retries}",
+        f" {batch.peak_running} at most{retries}{encoded}",
     )
 
 

@@ -14,6 +14,7 @@ from batchrun.config import RunConfig
 from batchrun.report.meter import Meter
 from batchrun.report.summary import (
     Batch,
+    MediaCounts,
     Outcome,
     PromptTokens,
     RequestCounts,
@@ -72,6 +73,7 @@ def summarize(
             completion=meter.completion_tokens,
         ),
         prompt_tokens=_prompt_tokens(meter, stats),
+        media=MediaCounts(used=stats.media_used, encoded=stats.media_encoded),
         elapsed_time=elapsed,
         elapsed=_phases(meter, stats),
         requests_per_second=_ratio(meter.num_completed, elapsed),

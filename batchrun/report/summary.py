@@ -52,6 +52,15 @@ class PromptTokens:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MediaCounts:
+    """Images and videos: `used` in the prompts that ran, `encoded` by the vision tower. The others
+    were those of another prompt, or came with the tokens of a shared prefix."""
+
+    used: int
+    encoded: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """How full the batch was: `occupancy` is the mean share of `max_num_seqs` in a decode step."""
 
@@ -84,6 +93,7 @@ class Summary:
     errors: dict[str, ErrorCount]
     tokens: Tokens
     prompt_tokens: PromptTokens
+    media: MediaCounts
     elapsed_time: float
     elapsed: dict[str, float]
     requests_per_second: float | None

@@ -7,6 +7,7 @@ stranger colours. A training that is stopped goes on from its last checkpoint.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -19,6 +20,8 @@ import click
 
 from batchrun import device
 
+# The products are small: a second thread of the BLAS costs more than it brings.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 device.prepare()  # before MLX is imported, so that it finds a quick BLAS
 
 import mlx.core as mx  # noqa: E402

@@ -56,6 +56,12 @@ report    out.report.html"""
     )
 
 
+def test_images_and_videos_are_counted_where_there_are_any() -> None:
+    engine = figures.stats(media_used=60, media_encoded=12)
+    lines = render(figures.summary(figures.meter(completed=12), engine=engine)).split("\n")
+    assert "batch     8.0 of 32 rows a decode step, 10 at most; 12 of 60 media encoded" in lines
+
+
 def test_the_verdict_of_a_run_that_did_it_all() -> None:
     assert first_line(completed=12) == "12 of 12 rows answered"
     assert first_line(completed=1) == "1 of 1 row answered"
@@ -209,6 +215,7 @@ def test_it_fits_a_terminal_whatever_is_in_it(
         decode_tokens=tokens,
         prefill_seconds=seconds,
         row_steps=number,
+        media_used=number,
         peak_running=number,
         retries=number,
     )

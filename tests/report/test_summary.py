@@ -51,6 +51,7 @@ def test_the_report_of_a_run_with_failures() -> None:
             "disk_bytes": 0,
             "seconds_saved": 0.0,
         },
+        "media": {"used": 0, "encoded": 0},
         "elapsed_time": 10.0,
         "elapsed": {"load": 2.5, "prepare": 0.0, "prefill": 2.0, "decode": 4.0, "write": 0.0},
         "requests_per_second": 0.8,

@@ -41,7 +41,7 @@ def checked_addresses(host: str, port: int, resolve: Resolve, *, any_host: bool)
     if private and not any_host:
         raise MediaFault(
             "media_host_refused",
-            f"cannot be fetched: {host} is {private[0]}, which is no public address;"
+            f"cannot be fetched: {private[0]}, for {host}, is no public address;"
             " --allow-private-hosts lets it",
             status=403,
         )

@@ -50,8 +50,13 @@ def opened(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise _fault(str(path), error) from error
-    with os.fdopen(handle, "rb") as file:
+    # Not at once as a file: of a folder Python makes none.
+    try:
         _check(path, os.fstat(handle), max_bytes)
+    except MediaFault:
+        os.close(handle)
+        raise
+    with os.fdopen(handle, "rb") as file:
         yield file
 
 

@@ -24,8 +24,8 @@ _CODE = "invalid_image"
 _REFUSED_FORMATS = {"EPS"}
 _WHITE = (255, 255, 255)
 
-# Its limit is another than ours; what is above ours is refused with a reason.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# What Pillow warns of is either harmless or refused here, with a reason and the row's name.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def decode_picture(data: bytes, max_pixels: int, reserve: Callable[[int], None]) -> Picture:
