@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 from click_default_group import DefaultGroup
 
 from batchrun import options
@@ -19,6 +20,7 @@ from batchrun.flags import Flags
 from batchrun.records import Failure, Prompt, Request
 from batchrun.report.render import one_line, render
 from batchrun.report_cli import report
+from batchrun.results_cli import export, show
 
 if TYPE_CHECKING:
     from batchrun.check import AtHand
@@ -46,9 +48,16 @@ class _Main(DefaultGroup):
         except KeyboardInterrupt:
             _fail("interrupted", 130)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, and what may follow the default one's name that nobody types."""
+        found = [*super().shell_complete(ctx, incomplete), *run.shell_complete(ctx, incomplete)]
+        return found if incomplete.startswith("-") else [*found, CompletionItem(incomplete, "file")]
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "INPUT... -o OUTPUT [FLAGS]")
         formatter.write_usage(ctx.command_path, "check INPUT... [FLAGS]", prefix=" " * 7)
+        formatter.write_usage(ctx.command_path, "show OUTPUT [FLAGS]", prefix=" " * 7)
+        formatter.write_usage(ctx.command_path, "export OUTPUT -o FILE", prefix=" " * 7)
         formatter.write_usage(ctx.command_path, "report RUN... [FLAGS]", prefix=" " * 7)
         formatter.write_usage(ctx.command_path, "cache COMMAND [FLAGS]", prefix=" " * 7)
         run.format_help_text(ctx, formatter)
@@ -82,7 +91,7 @@ def main() -> None:
     hidden=True,  # it is what happens without a command
     epilog=EXAMPLES,
 )
-@click.argument("inputs", nargs=-1, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, type=click.Path(), metavar="INPUT...")
 @options.apply(options.INPUT)
 @options.apply(options.MEDIA)
 @options.apply(options.OUTPUT)
@@ -124,7 +133,7 @@ def run(
     cls=options.GroupedCommand,
     short_help="Say which rows are faulty, and answer none.",
 )
-@click.argument("inputs", nargs=-1, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, type=click.Path(), metavar="INPUT...")
 @options.apply(options.INPUT)
 @options.apply(options.MEDIA)
 @options.apply(options.MODEL)
@@ -219,5 +228,7 @@ def _scope(has_tokenizer: bool) -> str:
 
 main.add_command(run)
 main.add_command(check)
+main.add_command(show)
+main.add_command(export)
 main.add_command(report)
 main.add_command(cache)

@@ -16,7 +16,7 @@ from batchrun.report.reading import read_report
 @click.command(
     cls=options.GroupedCommand, short_help="Make a run's page again, or compare several runs."
 )
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(), metavar="RUN...")
 @click.option("-o", "--output", metavar="FILE", help="Where the HTML page goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print each report as one line of JSON.")
 def report(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:

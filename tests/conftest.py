@@ -32,6 +32,12 @@ def _own_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_list_of_fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """matplotlib looks through the system's fonts once, and not in every process of a test."""
+    os.environ.setdefault("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`tiny_model(kind, **overrides)`: the folder of a tiny model, shared; do not write to it."""

@@ -450,6 +450,24 @@ def test_help_and_import_load_nothing_heavy(code: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("batchrun sh", {"plain,show", "file,sh"}),
+        ("batchrun --kv", {"plain,--kv-bits"}),
+        ("batchrun in.jsonl --kv-bits 8 --top-", {"plain,--top-k", "plain,--top-p"}),
+        ("batchrun show --fail", {"plain,--failed"}),
+        ("batchrun show ou", {"file,ou"}),
+    ],
+)
+def test_a_shell_can_complete_commands_flags_and_files(typed: str, offered: set[str]) -> None:
+    typing = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    env = typing | {"_BATCHRUN_COMPLETE": "bash_complete"}
+    done = CliRunner().invoke(main, prog_name="batchrun", env=env)
+
+    assert set(done.stdout.splitlines()) == offered
+
+
 def test_it_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "batchrun", "--help"]
     root = Path(__file__).parent.parent

@@ -42,8 +42,16 @@ def render(summary: Summary) -> str:
 
 def one_line(text: str) -> str:
     """`text` without line breaks and what a terminal might obey: rows may hold anything."""
-    printable = (c if c.isprintable() or c.isspace() else "\ufffd" for c in text)
-    return " ".join("".join(printable).split())
+    return " ".join(_harmless(text).split())
+
+
+def printable(text: str) -> str:
+    """`text` with its lines, without what a terminal might obey."""
+    return "\n".join(_harmless(line) for line in text.splitlines())
+
+
+def _harmless(text: str) -> str:
+    return "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text)
 
 
 def _verdict(summary: Summary) -> str:

@@ -7,21 +7,21 @@ Beyond OpenAI's fields a line has "row" and, where columns are kept, "input"; a 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
-from batchrun.records import Answer, Result
+from batchrun.errors import RowError
+from batchrun.records import Answer, Result, Row
 from batchrun.sink.encode import dumps
-from batchrun.sink.journal import Journal
 
 _OURS = {"id", "custom_id", "row", "response", "error"}
 
 
-def write(journal: Journal, file: IO[bytes]) -> None:
+def write(results: Iterable[Result], file: IO[bytes]) -> None:
     """Writes one line per row."""
-    for _, group in groupby(journal.results(), key=lambda result: result.row.index):
+    for _, group in groupby(results, key=lambda result: result.row.index):
         choices = list(group)
         line = _failure(choices[0]) if choices[0].answer is None else _success(choices)
         _put(file, line)
@@ -39,7 +39,7 @@ def read(path: Path) -> Iterator[Answer]:
     with open(path, "rb") as file:
         for number, text in enumerate(file, start=1):
             try:
-                yield from _answers(json.loads(text))
+                yield from line_answers(json.loads(text))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise ValueError(f"line {number} is not an output line of batchrun") from error
 
@@ -160,7 +160,32 @@ def _legacy_logprobs(content: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _answers(line: dict[str, Any]) -> Iterator[Answer]:
+def line_results(line: dict[str, Any]) -> Iterator[Result]:
+    """The results in an output line; raises as `line_answers`."""
+    row = Row(line["row"], "", 0, line["custom_id"], line.get("input", {}))
+    answers = list(line_answers(line))
+    if not answers:
+        key = line["id"].removeprefix("batch_req_")
+        yield Result(row, None, _line_error(line), key=None if key.startswith("row_") else key)
+        return
+    is_chat = line["response"]["body"]["object"] == "chat.completion"
+    for answer in answers:
+        yield Result(row, answer, None, answer.finished_at, is_chat, answer.key)
+
+
+def _line_error(line: dict[str, Any]) -> RowError:
+    response = line["response"]
+    if response is None:
+        error = line["error"]
+        return RowError(error["code"], error["message"], status=500)
+    detail = response["body"]["error"]
+    status = response["status_code"]
+    return RowError(detail["code"], detail["message"], status=status, param=detail["param"])
+
+
+def line_answers(line: dict[str, Any]) -> Iterator[Answer]:
+    """The answers in an output line, none where its row failed; raises ValueError, TypeError,
+    KeyError or AttributeError where it is no line of ours."""
     if _OURS - line.keys():
         raise ValueError("fields are missing")
     response = line["response"]

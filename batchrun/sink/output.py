@@ -99,10 +99,11 @@ def _write(
     explode: Fields,
 ) -> None:
     if kind == "jsonl":
-        return jsonl.write(journal, file)
+        return jsonl.write(journal.results(), file)
     from batchrun.sink import parquet
 
-    return parquet.write(journal, file, kept_schema, report, explode)
+    results, kept = journal.results(), journal.kept()
+    return parquet.write(results, kept, file, kept_schema, report, explode)
 
 
 def _write_errors(journal: Journal, path: Path) -> None:

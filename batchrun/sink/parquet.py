@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +16,6 @@ from batchrun.sink.arrays import make_array, make_timestamps
 from batchrun.sink.encode import clean, dumps, microseconds, parse_stop, stop_text
 from batchrun.sink.explode import Fields
 from batchrun.sink.exploded import exploded_columns, parsed_fields
-from batchrun.sink.journal import Journal
 from batchrun.sink.kept import Column, plan_columns
 
 COLUMNS = pa.schema(
@@ -44,6 +43,9 @@ COLUMNS = pa.schema(
         ("finished_at", pa.timestamp("us", tz="UTC")),
     ]
 )
+# Every column that is not a kept one.
+OURS = frozenset(COLUMNS.names)
+
 _VERSION = {"batchrun": json.dumps({"version": 1})}
 _REPORT = "batchrun.report"
 
@@ -69,21 +71,23 @@ _NEEDED = (
 
 
 def write(
-    journal: Journal,
+    results: Iterator[Result],
+    kept_values: Iterable[dict[str, Any]],
     file: IO[bytes],
-    kept_schema: pa.Schema | None,
-    report: str | None,
+    kept_schema: pa.Schema | None = None,
+    report: str | None = None,
     explode: Fields = (),
 ) -> None:
-    """Writes all results; `kept_schema` holds the kept columns' types where known, and `explode`
-    names the fields of JSON answers that get columns. `report` goes into the file's metadata."""
+    """Writes `results`, whose kept values come once more, beforehand, in `kept_values`;
+    `kept_schema` holds their columns' types where known, and `explode` names the fields of JSON
+    answers that get columns. `report` goes into the file's metadata."""
     fields = exploded_columns(explode, COLUMNS.names)
     taken = [*COLUMNS.names, *(column.field.name for column in fields)]
-    kept = plan_columns(journal.kept(), kept_schema, taken)
+    kept = plan_columns(kept_values, kept_schema, taken)
     added = (column.field for column in (*fields, *kept))
     schema = pa.schema([*COLUMNS, *added], _metadata(report))
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for group in _groups(_batches(journal.results(), fields, kept, schema)):
+        for group in _groups(_batches(results, fields, kept, schema)):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
 
 
@@ -91,9 +95,9 @@ def read(path: Path) -> Iterator[Answer]:
     """The answers of an earlier output; raises ValueError or OSError if it is none."""
     try:
         with pq.ParquetFile(path) as file:
-            for record in _records(file):
-                if all(record[name] is not None for name in _NEEDED):
-                    yield _answer(record)
+            for record in _records(file, (*_NEEDED, *_OPTIONAL)):
+                if is_answered(record):
+                    yield to_answer(record)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
 
@@ -113,7 +117,7 @@ def _batches(
     results: Iterator[Result], fields: list[Column], kept: list[Column], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     while batch := list(islice(results, _BATCH_ROWS)):
-        *columns, moments = zip(*map(_values, batch), strict=True)
+        *columns, moments = zip(*map(fixed_values, batch), strict=True)
         *types, moment_type = COLUMNS.types
         arrays = [make_array(*column) for column in zip(columns, types, strict=True)]
         arrays.append(make_timestamps(moments, moment_type))
@@ -139,8 +143,8 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def _values(result: Result) -> tuple[Any, ...]:
-    """One row of the fixed columns, in their order."""
+def fixed_values(result: Result) -> tuple[Any, ...]:
+    """One row of the fixed columns, in their order; the moment in microseconds."""
     row, answer, error = result.row, result.answer, result.error
     moment = microseconds(result.finished_at)
     if answer is None:
@@ -177,21 +181,37 @@ def _json(value: Any) -> str | None:
     return None if value is None else dumps(value)
 
 
-def _records(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
-    """Rows as dicts, whatever types another program has given the columns since; times in us."""
+def is_answered(record: dict[str, Any]) -> bool:
+    """Whether a row of the fixed columns has an answer."""
+    return all(record[name] is not None for name in _NEEDED)
+
+
+def _records(file: pq.ParquetFile, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    for batch in typed_batches(file, columns):
+        yield from batch.to_pylist()
+
+
+def typed_batches(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """`columns`, the fixed ones as the types that they had whatever another program has made of
+    them since, but for moments, which are microseconds. Raises ValueError where one is missing."""
     missing = set(COLUMNS.names) - set(file.schema_arrow.names)
     if missing:
         raise ValueError(f"it has no column {min(missing)}")
     # In one thread: this is read once, beside the model, and threads take memory of their own.
-    for batch in file.iter_batches(1024, columns=[*_NEEDED, *_OPTIONAL], use_threads=False):
-        names = batch.schema.names
-        arrays = [batch.column(name).cast(COLUMNS.field(name).type) for name in names]
-        moment = names.index("finished_at")
-        arrays[moment] = arrays[moment].cast(pa.int64())
-        yield from pa.RecordBatch.from_arrays(arrays, names=names).to_pylist()
+    for batch in file.iter_batches(1024, columns=list(columns), use_threads=False):
+        arrays = [_typed(name, batch.column(name)) for name in batch.schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-def _answer(record: dict[str, Any]) -> Answer:
+def _typed(name: str, values: pa.Array) -> pa.Array:
+    if name not in COLUMNS.names:
+        return values
+    values = values.cast(COLUMNS.field(name).type)
+    return values.cast(pa.int64()) if name == "finished_at" else values
+
+
+def to_answer(record: dict[str, Any]) -> Answer:
+    """The answer in a row of the fixed columns."""
     return Answer(
         key=record["request_key"],
         choice=record["choice"],

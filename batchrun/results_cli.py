@@ -1,0 +1,124 @@
+"""The commands `batchrun show` and `batchrun export`: an output to read, or in another format."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from batchrun import options
+from batchrun.errors import UsageError
+from batchrun.records import Result
+from batchrun.report.render import one_line, printable
+
+_FORMS = ("text", "json")
+
+
+@click.command(cls=options.GroupedCommand, short_help="Print the rows of an output.")
+@click.argument("output", type=click.Path(), metavar="OUTPUT")
+@click.option("--failed", is_flag=True, help="Only rows that failed.")
+@click.option(
+    "--row", "rows", type=int, multiple=True, metavar="N", help="Only this row. Repeatable."
+)
+@click.option(
+    "--custom-id", "ids", multiple=True, metavar="ID", help="Only rows with this id. Repeatable."
+)
+@click.option("--limit", type=int, metavar="N", help="At most so many answers.  [default: all]")
+@click.option(
+    "--form",
+    type=click.Choice(_FORMS),
+    help="text to read, or a line of JSON each.  [default: text on a terminal, else json]",
+)
+def show(
+    output: str,
+    failed: bool,
+    rows: tuple[int, ...],
+    ids: tuple[str, ...],
+    limit: int | None,
+    form: str | None,
+) -> None:
+    """Print the answers of OUTPUT, or what its rows failed with, so that one can read them.
+
+    Rows count from 0, as in the column `row`. NO_COLOR in the environment turns colours off.
+    """
+    from batchrun.sink.results import open_results
+
+    found = (
+        result
+        for result in open_results(Path(output)).results()
+        if (not failed or result.error is not None)
+        and (not rows or result.row.index in rows)
+        and (not ids or result.row.custom_id in ids)
+    )
+    as_text = form == "text" or (form is None and sys.stdout.isatty())
+    for result in islice(found, limit):
+        click.echo(_text(result) if as_text else _json(result), color=_may_color())
+
+
+@click.command(cls=options.GroupedCommand, short_help="Write an output in another format.")
+@click.argument("output", type=click.Path(), metavar="OUTPUT")
+@click.option(
+    "-o", "--output", "target", required=True, metavar="FILE", help="Where it goes.  [required]"
+)
+def export(output: str, target: str) -> None:
+    """Write the results in OUTPUT once more, in the format that FILE's name ends in: .parquet,
+    .jsonl (OpenAI's batch output lines) or .csv.
+
+    A Parquet output does not say which rows were completions: as .jsonl, all look like chats.
+    """
+    from batchrun.sink.export import export as write
+
+    if Path(output).exists() and Path(target).exists() and os.path.samefile(output, target):
+        raise UsageError(f"{target}: is the output itself; choose another file")
+    count = write(Path(output), Path(target))
+    click.echo(f"Written: {target}, {count:,} answers and failures", err=True)
+
+
+def _json(result: Result) -> str:
+    from batchrun.sink.records import to_record
+
+    return json.dumps(to_record(result) | {"input": result.row.kept})
+
+
+def _text(result: Result) -> str:
+    given = {name: value for name, value in result.row.kept.items() if value is not None}
+    kept = (f"  {one_line(name)}: {one_line(str(value))}" for name, value in given.items())
+    return "\n".join([_head(result), *kept, *_body(result), ""])
+
+
+def _head(result: Result) -> str:
+    row = result.row
+    parts = [f"row {row.index}"] if row.custom_id is None else [f"row {row.index}", row.custom_id]
+    if result.answer is None:
+        return one_line(" · ".join(parts)) + " · " + click.style("FAILED", fg="red", bold=True)
+    answer = result.answer
+    if answer.choice:
+        parts.append(f"choice {answer.choice}")
+    tokens = f"{answer.prompt_tokens:,} + {answer.completion_tokens:,} tokens"
+    end = f"{answer.finish_reason} · {tokens} · {answer.seconds:.2f} s"
+    return click.style(one_line(" · ".join(parts)), bold=True) + f" · {end}"
+
+
+def _body(result: Result) -> Iterator[str]:
+    if result.error is not None:
+        yield f"{result.error.code}: {one_line(result.error.message)}"
+    if result.answer is not None:
+        if result.answer.reasoning:
+            yield click.style(printable(result.answer.reasoning), dim=True)
+        yield printable(result.answer.text)
+        yield from _calls(result.answer.tool_calls or [])
+
+
+def _calls(calls: Iterable[object]) -> Iterator[str]:
+    for call in calls:
+        yield printable(json.dumps(call, ensure_ascii=False))
+
+
+def _may_color() -> bool | None:
+    """None lets click look whether stdout is a terminal."""
+    return False if os.environ.get("NO_COLOR") else None
