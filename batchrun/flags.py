@@ -17,7 +17,7 @@ from typing import Any, get_args
 from batchrun.config import MediaConfig, ModelConfig, OutputFormat, RunConfig, SourceConfig
 from batchrun.errors import RowError, UsageError
 from batchrun.paths import check_output
-from batchrun.records import Sampling, Shape
+from batchrun.records import Label, Sampling, Shape
 from batchrun.sink import output_format
 from batchrun.sink.explode import flat_fields
 from batchrun.source.fields import Body
@@ -69,6 +69,7 @@ class Flags:
     stop: str | Sequence[str] = ()
     seed: int | None = None
     choices: str | Sequence[str] | None = None
+    label: bool = False
     json_schema: str | Path | None = None
     regex: str | None = None
     explode: bool = False
@@ -137,6 +138,7 @@ class Flags:
             videos=_strings(self.video),
             sampling=self._sampling(),
             shape=self._shape(),
+            label=self._label(),
             keep=None if self.keep_all else _strings(self.keep),
             limit=None if self.limit is None else _count("limit", self.limit),
         )
@@ -179,6 +181,13 @@ class Flags:
 
             check(shape)
         return shape
+
+    def _label(self) -> Label | None:
+        if self.choices:
+            return "only" if self.label else "also"
+        if self.label:
+            raise UsageError("--label needs --choices, which says what labels there are")
+        return None
 
     def _exploded(self, source: SourceConfig, output: Path) -> tuple[tuple[str, str], ...]:
         if not self.explode:
