@@ -165,7 +165,7 @@ def check(
     else:
         deque(verdicts, maxlen=0)
     counts = f"{verdicts.faults:,} of {verdicts.rows:,}"
-    click.echo(f"Faulty rows: {counts}. {_scope(model is not None)}", err=True)
+    click.echo(f"Faulty rows: {counts}. {_scope(model)}", err=True)
     sys.exit(3 if verdicts.faults else 0)
 
 
@@ -220,10 +220,14 @@ def _record(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _scope(has_tokenizer: bool) -> str:
-    if has_tokenizer:
-        return "Checked: form, fields, chat template and prompt length."
-    return "Checked: form and fields; not prompt length, as the model is not on this machine yet."
+def _scope(model: AtHand | None) -> str:
+    if model is None:
+        return (
+            "Checked: form and fields; not images or prompt length, as the model is not on this"
+            " machine yet."
+        )
+    media = ", images and video" if model.preparer.takes_media else ""
+    return f"Checked: form, fields{media}, chat template and prompt length."
 
 
 main.add_command(run)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from batchrun.engine import attention, fastmath
+from batchrun.engine import attention, fastmath, towers
 from batchrun.engine import batch as decoding
 from batchrun.engine.ballots import Walk
 from batchrun.engine.batch import Batch, Step, Taken
@@ -60,6 +60,7 @@ class Engine:
     ):
         attention.install(model)
         fastmath.install(model)
+        towers.install(model)
         traits = probe(model, kv_bits)
         self.stats = EngineStats()
         if traits.unbatchable:
