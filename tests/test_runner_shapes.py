@@ -141,8 +141,8 @@ def test_labels_as_jsonl_are_found_again(tmp_path: Path, tiny_model: Callable[..
 
 
 def test_a_choice_that_does_not_fit_the_context_is_the_rows_error(run: Run, output: Path) -> None:
-    rows = [{"prompt": "a" * 60}, {"prompt": "a"}]
-    assert run(rows, choices="yes,no " * 3, label=True, max_model_len=62).exit_status == 3
+    rows = [{"prompt": [5] * 60}, {"prompt": "a"}]
+    assert run(rows, choices="yes,no way of saying", label=True, max_model_len=62).exit_status == 3
     first, second = read_parquet(output)
     assert first["error_code"] == "context_length_exceeded"
     assert second["choice_probs"] is not None
