@@ -111,7 +111,7 @@ class Ledger:
         choices = asked.choices.values()
         reasons = [choice.finish_reason for choice in choices]
         self._meter.completed(
-            n * len(completion.prompt.token_ids),
+            n * completion.prompt.num_tokens,
             sum(choice.cached_tokens for choice in choices),
             sum(len(choice.token_ids) for choice in choices),
             *reasons,

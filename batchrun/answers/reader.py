@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from batchrun.answers.schema import parsed
+from batchrun.answers.scores import ScoreWriter, continuation_logprob, is_greedy
 from batchrun.engine.finishing import Decoder
-from batchrun.records import Answer, Completion, TokenLogprob
+from batchrun.records import Answer, Completion
 
 
 class AnswerReader:
@@ -15,36 +16,39 @@ class AnswerReader:
     def __init__(self, model: str, decoder: Decoder):
         self._model = model
         self._decoder = decoder
+        self._scores = ScoreWriter(decoder)
 
     def read(self, completion: Completion) -> Answer:
         """The answer, finished now."""
-        scores = completion.logprobs
         return Answer(
             key=completion.prompt.key,
             choice=completion.choice,
-            text=completion.text,
+            text=self._text(completion),
             finish_reason=completion.finish_reason,
             stop_reason=completion.stop_reason,
-            prompt_tokens=len(completion.prompt.token_ids),
+            prompt_tokens=completion.prompt.num_tokens,
             cached_tokens=completion.cached_tokens,
             disk_tokens=completion.disk_tokens,
             completion_tokens=len(completion.token_ids),
             seconds=completion.seconds,
             model=self._model,
             finished_at=time.time(),
-            logprobs=None if scores is None else [self._score(score) for score in scores],
+            logprobs=self._scores.logprobs(completion),
             parsed=parsed(completion),
             choice_probs=_choice_probs(completion),
+            prompt_logprobs=self._scores.prompt_logprobs(completion),
+            logprob=continuation_logprob(completion),
+            is_greedy=is_greedy(completion),
         )
 
-    def _score(self, score: TokenLogprob) -> dict[str, object]:
-        """One entry of OpenAI's logprobs."""
-        top = [self._named(token_id, logprob) for token_id, logprob in score.top]
-        return {**self._named(score.token_id, score.logprob), "top_logprobs": top}
-
-    def _named(self, token_id: int, logprob: float) -> dict[str, object]:
-        token = self._decoder.decode([token_id], skip_special_tokens=False)
-        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+    def _text(self, completion: Completion) -> str:
+        request = completion.prompt.request
+        if not request.echo:
+            return completion.text
+        prompt = request.prompt
+        if not isinstance(prompt, str):
+            prompt = self._decoder.decode(completion.prompt.token_ids, skip_special_tokens=True)
+        return prompt + completion.text
 
 
 def _choice_probs(completion: Completion) -> dict[str, float] | None:

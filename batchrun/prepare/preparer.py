@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from batchrun.config import MediaConfig
 from batchrun.errors import RowError
 from batchrun.prepare.chat import ChatTemplate
+from batchrun.prepare.continued import Continued
 from batchrun.prepare.grammars import Grammars
-from batchrun.prepare.key import key
+from batchrun.prepare.key import key, wants
 from batchrun.prepare.media import Loading, MediaLoader, MediaReader, Reference, without_media
 from batchrun.prepare.processor import Processor
 from batchrun.prepare.spans import MediaTokens
@@ -56,6 +57,7 @@ class Preparer:
         self._loader = MediaLoader(MediaReader(self._media)) if processor else None
         self._chat = ChatTemplate(tokenizer, processor)
         self._bos = BosRule(tokenizer)
+        self._continued = Continued(tokenizer, self._bos)
         self._media_tokens = MediaTokens(processor, self._bos) if processor else None
         self._model = model
         self._context_length = context_length
@@ -117,6 +119,8 @@ class Preparer:
 
     def _finish(self, begun: Begun) -> Prompt:
         request = begun.request
+        if request.continuation is not None:
+            return self._finish_continued(request)
         encoded, spans = self._encode_media(request, begun.media)
         self._check_sampling_ids(request.sampling)
         token_ids = self._shared(encoded)
@@ -128,12 +132,22 @@ class Preparer:
             request = replace(request, sampling=sampling)
         shape = request.shape
         digests = [span.media.digest for span in spans]
-        name = key(self._model, token_ids, sampling, self._run_seed, shape, request.label, digests)
+        name = key(self._model, token_ids, sampling, self._run_seed, wants(request), digests)
         grammar = None if shape is None else self._grammars.compile(shape)
         choices = self._choices(request, len(token_ids))
         return Prompt(
             request, token_ids, name, media=tuple(spans), grammar=grammar, choices=choices
         )
+
+    def _finish_continued(self, request: Request) -> Prompt:
+        """A prompt whose continuation is scored: both are tokenised together, as lm-eval does."""
+        encoded, cut = self._continued.encode(request)
+        token_ids = self._shared(encoded)
+        self._check_known(token_ids, request)
+        self._check_room(request, len(token_ids), 0)
+        want = f"continuation {cut}"
+        name = key(self._model, token_ids, request.sampling, self._run_seed, [want])
+        return Prompt(request, token_ids[:cut], name, continuation=tuple(token_ids[cut:]))
 
     def _choices(self, request: Request, num_tokens: int) -> tuple[Choice, ...]:
         """The choices whose probabilities the request asks for."""

@@ -118,6 +118,7 @@ def _choice(answer: Answer, is_chat: bool) -> dict[str, Any]:
         "index": answer.choice,
         **_content(answer, is_chat),
         "logprobs": logprobs,
+        **_scores(answer),
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
         "usage": {
@@ -138,12 +139,21 @@ def _content(answer: Answer, is_chat: bool) -> dict[str, Any]:
         extra["tool_calls"] = answer.tool_calls
     if answer.parsed is not None:
         extra["parsed"] = json.loads(answer.parsed)
-    if answer.choice_probs is not None:
-        extra["choice_probs"] = answer.choice_probs
     if not is_chat:
         return {"text": answer.text, **extra}
     text = None if answer.tool_calls and not answer.text else answer.text
     return {"message": {"role": "assistant", "content": text, **extra}}
+
+
+def _scores(answer: Answer) -> dict[str, Any]:
+    """What was asked for about given tokens and choices; nothing where nothing was."""
+    scores = {
+        "choice_probs": answer.choice_probs,
+        "prompt_logprobs": answer.prompt_logprobs,
+        "logprob": answer.logprob,
+        "is_greedy": answer.is_greedy,
+    }
+    return {name: value for name, value in scores.items() if value is not None}
 
 
 def _legacy_logprobs(content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -156,7 +166,11 @@ def _legacy_logprobs(content: list[dict[str, Any]]) -> dict[str, Any]:
         "tokens": tokens,
         "token_logprobs": [entry["logprob"] for entry in content],
         "top_logprobs": [
-            {top["token"]: top["logprob"] for top in entry["top_logprobs"]} for entry in content
+            # The first token of an echoed prompt follows nothing.
+            None
+            if entry["logprob"] is None
+            else {top["token"]: top["logprob"] for top in entry["top_logprobs"]}
+            for entry in content
         ],
         "text_offset": starts[:-1],
     }
@@ -221,5 +235,8 @@ def _answer(key: str, body: dict[str, Any], choice: dict[str, Any]) -> Answer:
         tool_calls=content.get("tool_calls"),
         logprobs=None if logprobs is None else logprobs["content"],
         parsed=dumps(content["parsed"]) if has_parsed else None,
-        choice_probs=content.get("choice_probs"),
+        choice_probs=choice.get("choice_probs"),
+        prompt_logprobs=choice.get("prompt_logprobs"),
+        logprob=choice.get("logprob"),
+        is_greedy=choice.get("is_greedy"),
     )

@@ -20,6 +20,9 @@ NAMES = [
         "finish_reason",
         "stop_reason",
         "logprobs",
+        "prompt_logprobs",
+        "logprob",
+        "is_greedy",
         "prompt_tokens",
         "cached_tokens",
         "disk_tokens",
@@ -39,6 +42,9 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         parsed='{"a": 1}',
         choice_probs={"é": 0.25, "b": 0.75},
         logprobs=[{"token": "é"}],
+        prompt_logprobs=[None, {"5": {"rank": 1}}],
+        logprob=-0.5,
+        is_greedy=True,
     )
     journal.add_row(chat(make_row(0, custom_id="a", kept={"label": "x"})), "k")
     journal.add_answer(answer)
@@ -61,6 +67,9 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         "finish_reason": "stop",
         "stop_reason": "13",
         "logprobs": '[{"token":"é"}]',
+        "prompt_logprobs": '[null,{"5":{"rank":1}}]',
+        "logprob": -0.5,
+        "is_greedy": True,
         "prompt_tokens": 7,
         "cached_tokens": 0,
         "disk_tokens": 0,
