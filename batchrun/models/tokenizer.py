@@ -57,6 +57,7 @@ def quieten() -> None:
     """Ready the device before anything imports MLX, and spare the user transformers' advice."""
     device.prepare()
     if "TRANSFORMERS_VERBOSITY" not in os.environ:
+        os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # for what it says when it is imported
         from transformers.utils import logging
 
         logging.set_verbosity_error()
