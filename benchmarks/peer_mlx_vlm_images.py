@@ -49,7 +49,7 @@ def main(
         )
         texts += response.texts
     seconds = time.perf_counter() - start
-    peers.write_answers(answers, asked, (text.strip() for text in texts))
+    peers.write_answers(answers, asked, texts)
     peers.print_figures(seconds=seconds)
 
 

@@ -34,7 +34,11 @@ class Job:
 @click.command()
 @click.argument("images", type=click.IntRange(1), default=500)
 @click.option("--questions", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--model", default=str(drawn.MODEL), help="A vision model.  [default: shapes-vlm]")
+@click.option(
+    "--model",
+    default=str(drawn.MODEL),
+    help="A vision model's folder or Hub name.  [default: samples/shapes-vlm]",
+)
 @click.option("--max-num-seqs", default=32, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 def main(images: int, questions: int, model: str, max_num_seqs: int, rounds: int) -> None:

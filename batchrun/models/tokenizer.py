@@ -56,7 +56,11 @@ def load(
 def quieten() -> None:
     """Ready the device before anything imports MLX, and spare the user transformers' advice."""
     device.prepare()
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if "TRANSFORMERS_VERBOSITY" not in os.environ:
+        os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # for what it says when it is imported
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()
 
 
 def _library() -> Callable[..., TokenizerWrapper]:
