@@ -6,6 +6,7 @@ that cannot be done. A step never changes what an earlier one made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -98,6 +99,38 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a model marks the parts of its answers.
+
+    `think_start` and `think_end` are the tokens around a block of reasoning, if it has those.
+    `parse_calls(text, tools)` reads what stands between `call_start` and `call_end` (which may be
+    empty: the rest) as one call or a list of calls, each with `name` and `arguments`; it raises
+    anything. `parser` is its name. `call_tokens` are the two where each is one token.
+    """
+
+    think_start: tuple[int, ...] = ()
+    think_end: tuple[int, ...] = ()
+    call_start: str = ""
+    call_end: str = ""
+    parse_calls: Callable[[str, Any], Any] | None = None
+    parser: str | None = None
+    call_tokens: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """That an answer may begin with reasoning, between the tokens `start` and `end`.
+
+    `is_open` says that the prompt has begun it already. After `budget` of its tokens it is closed.
+    """
+
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    is_open: bool = False
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One of the texts that an answer can be, as the model's tokens."""
 
@@ -125,7 +158,7 @@ class Request:
     then the likeliest is the answer. With a `continuation` there is no answer: only how likely that
     is after the prompt. `prompt_logprobs` asks for the log-probabilities of the prompt's own
     tokens, and of so many of the likeliest at their places; `echo` repeats the prompt before the
-    answer.
+    answer. `tool_choice` is auto, required or the name of a tool.
     """
 
     row: Row
@@ -139,6 +172,8 @@ class Request:
     continuation: str | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
 
     @property
     def is_chat(self) -> bool:
@@ -207,6 +242,7 @@ class Prompt:
     grammar: Grammar | None = None
     choices: tuple[Choice, ...] = ()
     continuation: tuple[int, ...] = ()
+    thinking: Thinking | None = None
 
     @property
     def is_scored(self) -> bool:
@@ -292,7 +328,8 @@ class Answer:
     the row's schema. `choice_probs` are the probabilities of the row's choices.
     `prompt_logprobs` is vLLM's list of {token id: {logprob, rank, decoded_token}} for each token of
     the prompt, with None for the first. `logprob` is that of a continuation, and `is_greedy`
-    whether each of its tokens is the likeliest.
+    whether each of its tokens is the likeliest. `reasoning_tokens` of the answer's are its
+    reasoning, with what marks it; None for models without.
     """
 
     key: str
@@ -315,6 +352,7 @@ class Answer:
     prompt_logprobs: list[dict[str, Any] | None] | None = None
     logprob: float | None = None
     is_greedy: bool | None = None
+    reasoning_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,11 +167,17 @@ class Queue:
             kv_bytes = self._kv_bytes_of(prompt, prompt.sampling.max_tokens)
             for choice in range(prompt.sampling.n):
                 watcher = self._finisher.watcher(prompt.sampling)
-                guide = Guide(prompt.grammar) if prompt.grammar else None
+                guide = self._guide(prompt)
                 yield Sequence(prompt, choice, kv_bytes, watcher, guide, gathering)
         for walk in ballot.walks if ballot else ():
             kv_bytes = self._kv_bytes_of(prompt, walk.num_steps)
             yield Sequence(prompt, 0, kv_bytes, gathering=ballot, walk=walk)
+
+    def _guide(self, prompt: Prompt) -> Guide | None:
+        """Reasoning alone needs none: only to be closed in time, or followed by a grammar."""
+        is_limited = prompt.thinking is not None and prompt.thinking.budget is not None
+        needs_one = prompt.grammar is not None or is_limited
+        return Guide(prompt, self._finisher.eos_token_ids) if needs_one else None
 
     def _scoring_pass(self, prompt: Prompt, scores: PromptScores) -> Sequence:
         if prompt.continuation:

@@ -54,6 +54,10 @@ def wants(request: Request) -> Iterator[str]:
         yield f"prompt_logprobs {request.prompt_logprobs}"
     if request.echo:
         yield "echo"
+    if request.tools and request.tool_choice != "auto":
+        yield f"tool_choice {request.tool_choice}"
+    if request.tools and not request.parallel_tool_calls:
+        yield "one tool call"
 
 
 def with_occurrence(prompt: Prompt, occurrence: int) -> Prompt:

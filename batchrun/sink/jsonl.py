@@ -99,7 +99,7 @@ def _usage(answers: list[Answer]) -> dict[str, Any]:
     """The prompt counts once, as it was read once for all choices."""
     prompt = answers[0].prompt_tokens
     completion = sum(answer.completion_tokens for answer in answers)
-    return {
+    usage: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
@@ -108,6 +108,10 @@ def _usage(answers: list[Answer]) -> dict[str, Any]:
             "disk_tokens": answers[0].disk_tokens,
         },
     }
+    if answers[0].reasoning_tokens is not None:
+        reasoning = sum(answer.reasoning_tokens or 0 for answer in answers)
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return usage
 
 
 def _choice(answer: Answer, is_chat: bool) -> dict[str, Any]:
@@ -125,6 +129,7 @@ def _choice(answer: Answer, is_chat: bool) -> dict[str, Any]:
             "cached_tokens": answer.cached_tokens,
             "disk_tokens": answer.disk_tokens,
             "completion_tokens": answer.completion_tokens,
+            **_named("reasoning_tokens", answer.reasoning_tokens),
             "seconds": answer.seconds,
             "finished_at": answer.finished_at,
         },
@@ -143,6 +148,10 @@ def _content(answer: Answer, is_chat: bool) -> dict[str, Any]:
         return {"text": answer.text, **extra}
     text = None if answer.tool_calls and not answer.text else answer.text
     return {"message": {"role": "assistant", "content": text, **extra}}
+
+
+def _named(name: str, value: Any) -> dict[str, Any]:
+    return {} if value is None else {name: value}
 
 
 def _scores(answer: Answer) -> dict[str, Any]:
@@ -239,4 +248,5 @@ def _answer(key: str, body: dict[str, Any], choice: dict[str, Any]) -> Answer:
         prompt_logprobs=choice.get("prompt_logprobs"),
         logprob=choice.get("logprob"),
         is_greedy=choice.get("is_greedy"),
+        reasoning_tokens=usage.get("reasoning_tokens"),
     )

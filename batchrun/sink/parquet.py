@@ -38,6 +38,7 @@ COLUMNS = pa.schema(
         ("cached_tokens", pa.int32()),
         ("disk_tokens", pa.int32()),
         ("completion_tokens", pa.int32()),
+        ("reasoning_tokens", pa.int32()),
         ("seconds", pa.float64()),
         ("status_code", pa.int32()),
         ("error_code", pa.string()),
@@ -62,6 +63,7 @@ _OPTIONAL = (
     "prompt_logprobs",
     "logprob",
     "is_greedy",
+    "reasoning_tokens",
     "reasoning",
     "tool_calls",
     "parsed",
@@ -163,7 +165,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
     moment = microseconds(result.finished_at)
     if answer is None:
         assert error is not None
-        nothing = (None,) * 16
+        nothing = (None,) * 17
         problem = (error.status, error.code, error.message)
         return (row.index, row.custom_id, 0, *nothing, *problem, None, result.key, moment)
     return (
@@ -185,6 +187,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
         answer.cached_tokens,
         answer.disk_tokens,
         answer.completion_tokens,
+        answer.reasoning_tokens,
         answer.seconds,
         200,
         None,
@@ -251,6 +254,7 @@ def to_answer(record: dict[str, Any]) -> Answer:
         prompt_logprobs=_parsed(record["prompt_logprobs"]),
         logprob=record["logprob"],
         is_greedy=record["is_greedy"],
+        reasoning_tokens=record["reasoning_tokens"],
     )
 
 

@@ -48,6 +48,7 @@ def answer_values(answer: Answer) -> tuple[Any, ...]:
         None if answer.prompt_logprobs is None else dumps(answer.prompt_logprobs),
         answer.logprob,
         answer.is_greedy,
+        answer.reasoning_tokens,
     )
 
 
@@ -66,7 +67,8 @@ def make_result(row: Row, values: tuple[Any, ...]) -> Result:
 
 
 def make_answer(key: str, values: list[Any]) -> Answer:
-    *plain, finished_at, reasoning, tools, logprobs, parsed, probs, prompt, logprob, greedy = values
+    *values, parsed, probs, prompt, logprob, greedy, reasoning_tokens = values
+    *plain, finished_at, reasoning, tools, logprobs = values
     fields = (
         *plain,
         finished_at / 1e6,
@@ -78,6 +80,7 @@ def make_answer(key: str, values: list[Any]) -> Answer:
         _loaded(prompt),
         logprob,
         None if greedy is None else bool(greedy),
+        reasoning_tokens,
     )
     return Answer(key, *fields)
 

@@ -22,7 +22,7 @@ from batchrun.source.fields import (
     shown,
     without_nulls,
 )
-from batchrun.source.messages import read_messages, read_tools
+from batchrun.source.messages import read_messages, read_tool_choice, read_tools
 from batchrun.source.sampling import SAMPLING_FIELDS, read_sampling
 from batchrun.source.scores import SCORE_FIELDS, read_scores, split_continuation
 from batchrun.source.shapes import SHAPE_FIELDS, read_shape
@@ -89,12 +89,15 @@ def read_request(
         prompt, nothing = str(body.fields["prompt"]), Sampling(max_tokens=0)
         return Request(row, nothing, prompt=prompt, continuation=continuation)
     scores = read_scores(body, sampling, is_chat=is_chat)
+    tools = read_tools(body) if is_chat else None
     return Request(
         row=row,
         sampling=sampling,
         messages=read_messages(body, media) if is_chat else None,
         prompt=None if is_chat else _prompt(body),
-        tools=read_tools(body) if is_chat else None,
+        tools=tools,
+        tool_choice=read_tool_choice(body, tools),
+        parallel_tool_calls=_parallel(body),
         template_kwargs=_template_kwargs(body),
         shape=read_shape(body, shape),
         prompt_logprobs=scores.prompt_logprobs,
@@ -193,6 +196,13 @@ def _prompt(body: Body) -> str | list[int]:
 
 def _is_token_ids(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _parallel(body: Body) -> bool:
+    value = body.fields.get("parallel_tool_calls", True)
+    if not isinstance(value, bool):
+        raise body.error("parallel_tool_calls", f"must be true or false, not {shown(value)}")
+    return value
 
 
 def _template_kwargs(body: Body) -> dict[str, Any]:

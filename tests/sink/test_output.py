@@ -113,6 +113,7 @@ def choices(key: str, n: int) -> st.SearchStrategy[list[Answer]]:
                 prompt_logprobs=st.none() | PROMPT_LOGPROBS,
                 logprob=st.none() | st.floats(-1e6, 0),
                 is_greedy=st.none() | st.booleans(),
+                reasoning_tokens=st.none() | st.integers(0, 2**31 - 1),
             ).map(to_microseconds)
             for choice in range(n)
         )

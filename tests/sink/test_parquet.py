@@ -27,6 +27,7 @@ NAMES = [
         "cached_tokens",
         "disk_tokens",
         "completion_tokens",
+        "reasoning_tokens",
     ),
     *("seconds", "status_code", "error_code", "error_message", "model", "request_key"),
     "finished_at",
@@ -45,6 +46,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         prompt_logprobs=[None, {"5": {"rank": 1}}],
         logprob=-0.5,
         is_greedy=True,
+        reasoning_tokens=2,
     )
     journal.add_row(chat(make_row(0, custom_id="a", kept={"label": "x"})), "k")
     journal.add_answer(answer)
@@ -74,6 +76,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         "cached_tokens": 0,
         "disk_tokens": 0,
         "completion_tokens": 3,
+        "reasoning_tokens": 2,
         "seconds": 0.25,
         "status_code": 200,
         "error_code": None,

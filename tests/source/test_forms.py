@@ -210,7 +210,6 @@ def test_fault_has_a_code_and_names_its_field(
         ("modalities", ["text", "audio"]),
         ("functions", [{"name": "f"}]),
         ("function_call", "auto"),
-        ("parallel_tool_calls", False),
         ("min_tokens", 5),
         ("skip_special_tokens", False),
         ("reasoning_effort", "low"),
