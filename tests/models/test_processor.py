@@ -101,7 +101,7 @@ def test_a_text_with_another_number_of_places_is_refused(
 ) -> None:
     how = processor(tiny_vision(kind))
     text = ask(how, [picture(30, 30)] * count)
-    with pytest.raises(ValueError, match="stands for images, and 2 of them"):
+    with pytest.raises(ValueError, match=r"stands for 2 image\(s\), but is in the prompt"):
         process(how, text, [picture(30, 30)] * 2)
 
 
