@@ -163,7 +163,7 @@ class Preparer:
         )
 
     def _thinking(self, request: Request, token_ids: list[int]) -> Thinking | None:
-        if not request.is_chat or request.label == "only":
+        if not request.is_chat or request.label == "only" or not self._dialect.think_start:
             return None
         decode = self._tokenizer.decode
         return thinking_after(token_ids, self._dialect, decode, self._reasoning_budget)
