@@ -57,6 +57,17 @@ class MediaConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MannersConfig:
+    """How a run behaves on a machine that others use too. `wait` queues behind another run of the
+    same output; `nice` lowers its priority, `log_file` also takes what is said on stderr."""
+
+    wait: bool = False
+    nice: int = 0
+    keep_awake: bool = True
+    log_file: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One run. `max_num_seqs` None finds out how many rows at once are fastest. `window` prompts
     are planned together. `kv_bits` None keeps the KV cache in full precision. Times are in
@@ -68,6 +79,7 @@ class RunConfig:
     output: Path
     model: ModelConfig = field(default_factory=ModelConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
+    manners: MannersConfig = field(default_factory=MannersConfig)
     format: OutputFormat | None = None
     max_num_seqs: int | None = 32
     max_num_batched_tokens: int = 2048

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from batchrun import device, sink
+from batchrun import device, log, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine.stats import EngineStats
 from batchrun.errors import RunError
@@ -82,4 +81,4 @@ def _write_page(config: RunConfig, report: str) -> None:
     try:
         write_page(render_page(json.loads(report)), page_path(config.output))
     except RunError as error:
-        print(f"Note: {error}", file=sys.stderr, flush=True)
+        log.say(f"Note: {error}")

@@ -13,7 +13,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from batchrun.config import MediaConfig, ModelConfig, OutputFormat, RunConfig, SourceConfig
+from batchrun.config import (
+    MannersConfig,
+    MediaConfig,
+    ModelConfig,
+    OutputFormat,
+    RunConfig,
+    SourceConfig,
+)
 from batchrun.errors import RowError, UsageError
 from batchrun.paths import check_output
 from batchrun.records import Sampling
@@ -77,6 +84,10 @@ class Flags:
     max_time: float | str | None = None
     grace: float | str = RunConfig.grace
     quiet: bool = False
+    wait: bool = False
+    nice: int = MannersConfig.nice
+    allow_sleep: bool = False
+    log_file: str | Path | None = None
 
     @classmethod
     def from_names(cls, values: Mapping[str, Any]) -> Flags:
@@ -100,6 +111,7 @@ class Flags:
             output=Path(output),
             model=self.model_config(),
             media=self.media_config(),
+            manners=self._manners(),
             format=_format(self.format),
             max_num_seqs=_max_num_seqs(self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
@@ -151,6 +163,14 @@ class Flags:
             video_fps=_positive("video_fps", self.video_fps),
         )
 
+    def _manners(self) -> MannersConfig:
+        return MannersConfig(
+            wait=self.wait,
+            nice=_nice(self.nice),
+            keep_awake=not self.allow_sleep,
+            log_file=None if self.log_file is None else Path(self.log_file),
+        )
+
     def _prefix_cache_bytes(self) -> int:
         nbytes = size("prefix_cache_size", self.prefix_cache_size)
         return 0 if self.no_prefix_cache else nbytes
@@ -197,6 +217,12 @@ def _folder(name: str, value: str | Path | None) -> Path | None:
     if not folder.is_dir():
         raise UsageError(f"{_flag(name)} {value}: no such folder")
     return folder
+
+
+def _nice(value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 19:
+        raise UsageError(f"--nice must be a whole number from 0 to 19, not {value!r}")
+    return value
 
 
 def _max_num_seqs(value: int | str | None) -> int | None:

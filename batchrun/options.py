@@ -332,6 +332,22 @@ RUN = (
         help="Show no progress, and no summary of a run in which every row was answered.",
     ),
     _run("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON."),
+    _run("--wait", is_flag=True, help="Wait while another run holds the output."),
+    _run(
+        "--nice",
+        type=int,
+        is_flag=False,
+        flag_value=10,
+        default=Flags.nice,
+        metavar="[N]",
+        help="Leave the processor to others: 1 to 19, alone 10.  [default: 0]",
+    ),
+    _run("--allow-sleep", is_flag=True, help="Do not keep the machine awake meanwhile."),
+    _run(
+        "--log-file",
+        metavar="FILE",
+        help="Also append what is said to this file, which is kept small.",
+    ),
 )
 
 CHECK = (
