@@ -3,33 +3,24 @@ versus_mlx_lm.py.
 
     python benchmarks/peer_mlx_lm.py MODEL ROWS.jsonl ANSWERS.jsonl
 
-Writes a line with custom_id and text for each row; prints its figures as one JSON object. The
-BLAS in front of MLX is batchrun's own choice, so that both sides multiply with the same one;
-BATCHRUN_BLAS=off leaves mlx-lm as it is installed.
+Writes a line with custom_id and text for each row; prints its figures as one JSON object.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import time
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import click
+import peers  # before anything else imports MLX
 
-from batchrun import device
-
-BLAS = device.prepare().blas  # before anything else imports MLX
-
-import mlx.core as mx  # noqa: E402
-from mlx_lm import load  # noqa: E402
-from mlx_lm.generate import BatchGenerator  # noqa: E402
-from mlx_lm.models.cache import make_prompt_cache  # noqa: E402
-from mlx_lm.utils import dequantize_model  # noqa: E402
-
-Row = dict[str, Any]
+import mlx.core as mx  # isort: skip
+from mlx_lm import load
+from mlx_lm.generate import BatchGenerator, StopSequences
+from mlx_lm.models.cache import make_prompt_cache
 
 
 @click.command()
@@ -43,54 +34,39 @@ def main(
     model: str, rows: Path, answers: Path, dtype: str, max_num_seqs: int, shared_prefix: bool
 ) -> None:
     """Answer ROWS with MODEL, weights unpacked to DTYPE."""
-    module, tokenizer = _load(model, getattr(mx, dtype))
-    asked = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    module, tokenizer = load(model, lazy=True)
+    peers.unpack(module, getattr(mx, dtype))
+    asked = peers.read_rows(rows)
     prompts = [
         tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True) for row in asked
     ]
-    generator = BatchGenerator(
-        module,
-        completion_batch_size=max_num_seqs,
-        stop_tokens=[[token_id] for token_id in tokenizer.eos_token_ids],
-    )
+    generator = BatchGenerator(module, completion_batch_size=max_num_seqs)
     start = time.perf_counter()
     with generator.stats() as stats:
         prefix = _common_beginning(prompts) if shared_prefix else []
         caches = _copies_of_prefix(module, prefix, len(prompts)) if prefix else None
-        own = [prompt[len(prefix) :] for prompt in prompts]
         uids = generator.insert(
-            own,
+            [prompt[len(prefix) :] for prompt in prompts],
             [row["max_tokens"] for row in asked],
             caches=caches,
             all_tokens=[list(prefix) for _ in prompts],
+            stop_sequences=_stops(asked, tokenizer.eos_token_ids),
         )
         tokens = _generate(generator, uids)
     seconds = time.perf_counter() - start
-    with answers.open("w", encoding="utf-8") as file:
-        for row, token_ids in zip(asked, tokens, strict=True):
-            text = tokenizer.decode(token_ids, skip_special_tokens=True)
-            file.write(json.dumps({"custom_id": row["custom_id"], "text": text}) + "\n")
-    peak = device.peak_memory()
-    figures = {
-        "seconds": seconds,
-        "prompt_tps": sum(map(len, prompts)) / stats.prompt_time,
-        "decode_tps": stats.generation_tokens / stats.decode_time,
-        "process_bytes": peak.process,
-        "array_bytes": peak.device,
-        "blas": BLAS,
-    }
-    print(json.dumps(figures))
+    texts = [tokenizer.decode(token_ids, skip_special_tokens=True) for token_ids in tokens]
+    peers.write_answers(answers, asked, texts)
+    peers.print_figures(
+        seconds=seconds,
+        prompt_tps=sum(map(len, prompts)) / stats.prompt_time,
+        decode_tps=stats.generation_tokens / stats.decode_time,
+    )
 
 
-def _load(path: str, dtype: mx.Dtype) -> tuple[Any, Any]:
-    """The model with every weight as `dtype`. Scales go first, as products of them are rounded."""
-    module, tokenizer = load(path, lazy=True)
-    module.set_dtype(dtype)
-    dequantize_model(module)
-    module.set_dtype(dtype)
-    mx.eval(module.parameters())
-    mx.clear_cache()
-    return module, tokenizer
+def _stops(rows: list[peers.Row], eos_token_ids: set[int]) -> list[StopSequences]:
+    """What ends each row's answer before its max_tokens: nothing where it ignores the end."""
+    at_end, never = StopSequences([[token_id] for token_id in eos_token_ids]), StopSequences()
+    return [never if row.get("ignore_eos") else at_end for row in rows]
 
 
 def _common_beginning(prompts: list[list[int]]) -> list[int]:

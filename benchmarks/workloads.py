@@ -3,7 +3,7 @@
     python benchmarks/workloads.py mixed 200 > mixed.jsonl
 
 mixed  lengths from 5 to about 600 tokens, answers of 1 to 48 tokens
-chat   distinct questions, answers of 64 tokens
+chat   distinct questions, answers of 64 tokens: the model's own end is ignored
 label  one instruction of about 400 tokens for all rows, 28 tokens of their own, answers of 4
 """
 
@@ -40,7 +40,7 @@ def chat(count: int) -> Iterator[Line]:
             f"Question {number}. In simple words, for somebody who is {6 + number % 7} years old: "
             f"what do {first} and {second} have in common?"
         )
-        yield _line(f"chat-{number}", question, 64)
+        yield _line(f"chat-{number}", question, 64) | {"ignore_eos": True}
 
 
 def label(count: int) -> Iterator[Line]:

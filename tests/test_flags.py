@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchrun.config import ModelConfig, RunConfig, SourceConfig
+from batchrun.config import MediaConfig, ModelConfig, RunConfig, SourceConfig
 from batchrun.errors import UsageError
 from batchrun.flags import Flags
 from batchrun.records import Sampling
@@ -37,8 +37,14 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
         chat_template="t",
         max_model_len=100,
         trust_remote_code=True,
+        text_only=True,
         system="s",
         prompt="p",
+        image=("i", "j"),
+        video="v",
+        media_root=str(rows.parent),
+        allow_private_hosts=True,
+        video_fps=1,
         limit=5,
         keep=("x", "y"),
         max_tokens=7,
@@ -66,6 +72,8 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
             inputs=(str(rows),),
             system="s",
             prompt="p",
+            images=("i", "j"),
+            videos=("v",),
             sampling=Sampling(
                 max_tokens=7, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, stop=("\n", "###")
             ),
@@ -80,7 +88,9 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
             max_model_len=100,
             trust_remote_code=True,
             chat_template="t",
+            text_only=True,
         ),
+        media=MediaConfig(root=rows.parent, allow_private_hosts=True, video_fps=1.0),
         format="jsonl",
         max_num_seqs=4,
         max_num_batched_tokens=64,
@@ -194,6 +204,10 @@ def test_fail_on_error(given: Any, limit: float | None, rows: Path, output: Path
         ({"prefix_cache_size": "10"}, "--prefix-cache-size must be 0, or a size as 500MB or 10GB"),
         ({"prefix_cache_size": "-1GB"}, "--prefix-cache-size must be 0, or a size"),
         ({"prefix_cache_size": -1}, "--prefix-cache-size must be 0, or a size"),
+        ({"media_root": "nowhere"}, "--media-root nowhere: no such folder"),
+        ({"video_fps": 0}, "--video-fps must be a number above 0, not 0"),
+        ({"video_fps": float("inf")}, "--video-fps must be a number above 0, not inf"),
+        ({"video_fps": True}, "--video-fps must be a number above 0, not True"),
         ({"fail_on_error": "1.5"}, "--fail-on-error must be a number of rows, or a share"),
         ({"fail_on_error": "0"}, "--fail-on-error must be"),
         ({"fail_on_error": "few"}, "--fail-on-error must be"),

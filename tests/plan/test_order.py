@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby, pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchrun.plan import in_running_order
-from batchrun.records import Prefix, Prompt
+from batchrun.records import Media, MediaSpan, Prefix, Prompt
 from tests.plan.prompts import block, path, prompt, prompts, token_ids
 
 LENGTHS = st.lists(st.none() | st.integers(1, 9), max_size=40)
@@ -171,3 +173,39 @@ def test_a_window_of_one_shares_nothing_and_keeps_the_order() -> None:
 
     assert [one.row.index for one in ordered] == [0, 1, 2]
     assert all(one.prefix is None for one in ordered)
+
+
+def with_media(index: int, *media: Media) -> Prompt:
+    spans = tuple(MediaSpan(place, place + 1, one) for place, one in enumerate(media))
+    return replace(prompt(index, [7] * (index + 1)), media=spans)
+
+
+def medium(nbytes: int) -> Media:
+    return Media(bytes(32), [7], {"pixel_values": np.zeros(nbytes, np.uint8)})
+
+
+def windows_of(given: list[Prompt], media_bytes: int) -> list[list[int]]:
+    """Which rows are planned together: each window runs longest, so latest, first."""
+    windows: list[list[int]] = []
+    for one in in_running_order(given, media_bytes=media_bytes):
+        assert one is not None
+        if not windows or one.row.index > windows[-1][0]:
+            windows.append([])
+        windows[-1].append(one.row.index)
+    return windows
+
+
+def test_a_window_ends_where_its_media_reach_their_bytes() -> None:
+    given = [with_media(index, medium(10)) for index in range(7)]
+    assert windows_of(given, 30) == [[2, 1, 0], [5, 4, 3], [6]]
+    assert windows_of(given, 1) == [[index] for index in range(7)]
+
+
+def test_media_that_prompts_share_count_once() -> None:
+    one = medium(10)
+    given = [with_media(index, one, one) for index in range(7)]
+    assert windows_of(given, 11) == [[6, 5, 4, 3, 2, 1, 0]]
+
+
+def test_prompts_without_media_are_not_bounded_by_bytes() -> None:
+    assert windows_of([with_media(index) for index in range(5)], 1) == [[4, 3, 2, 1, 0]]

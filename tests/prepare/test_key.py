@@ -156,3 +156,25 @@ def test_repeated_draws_get_keys_of_their_own() -> None:
 def test_repeated_greedy_and_seeded_rows_share_their_key(sampling: Sampling) -> None:
     prompt = prompt_of(sampling)
     assert with_occurrence(prompt, 3) is prompt
+
+
+digests = st.lists(st.binary(min_size=32, max_size=32), max_size=3)
+token_ids = st.lists(st.integers(0, 2**31 - 1), max_size=20)
+
+
+@given(token_ids, digests, token_ids, digests)
+def test_media_and_their_order_are_in_the_key(
+    ids: list[int], media: list[bytes], other_ids: list[int], other_media: list[bytes]
+) -> None:
+    equal = (ids, media) == (other_ids, other_media)
+    keys = [key("m", *one) for one in (args(ids, media), args(other_ids, other_media))]
+    assert (keys[0] == keys[1]) == equal
+
+
+def args(ids: list[int], media: list[bytes]) -> tuple[list[int], Sampling, None, list[bytes]]:
+    return ids, Sampling(), None, media
+
+
+def test_a_prompt_without_media_keeps_the_key_that_it_had() -> None:
+    assert key("m", [1, 2], Sampling(), None) == key("m", [1, 2], Sampling(), None, [])
+    assert key("m", [1, 2], Sampling(), None).startswith("43132e63f54e")

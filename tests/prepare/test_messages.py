@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchrun.errors import RowError
-from batchrun.prepare.messages import plain_messages
+from batchrun.prepare.messages import parted_messages, plain_messages
 from tests.prepare.conftest import turn
 
 
@@ -99,3 +99,22 @@ def test_any_messages_pass_or_are_refused_and_stay_as_they_are(
         plain = []
     assert all(isinstance(message["content"], str) for message in plain)
     assert messages == before
+
+
+def test_text_between_images_is_one_part_and_text_alone_a_string() -> None:
+    one, two = {"type": "text", "text": "one "}, {"type": "input_text", "text": "two"}
+    image, clip = {"type": "image"}, {"type": "video"}
+    together = {"type": "text", "text": "one two"}
+    messages = [turn("developer", [one, two]), turn("user", [one, two, image, clip, one])]
+    assert parted_messages(messages) == [
+        turn("system", "one two"),
+        turn("user", [together, image, clip, one]),
+    ]
+
+
+def test_calls_are_parsed_beside_images_too() -> None:
+    history = [turn("assistant", "", tool_calls=[call('{"a": 1}')])]
+    assert parted_messages(history) == plain_messages(history)
+    assert parted_messages(history, parse_arguments=False) == plain_messages(
+        history, parse_arguments=False
+    )
