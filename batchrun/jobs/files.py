@@ -39,9 +39,12 @@ class Job:
 
 def read_job(path: Path, now: datetime, environment: Mapping[str, str] = os.environ) -> Job:
     """Raises UsageError where the file cannot be read, or holds what no run understands."""
-    values = dict(_flat(path, _parsed(path)))
-    for name, value in values.items():
+    values: dict[str, Any] = {}
+    for name, value in _flat(path, _parsed(path)):
+        if name in values:
+            raise UsageError(f"{path}: {name.replace('_', '-')!r} is given twice")
         _check(path, name, value)
+        values[name] = value
     placed = {name: _placed(path, name, value, now, environment) for name, value in values.items()}
     inputs = placed.pop("input", ())
     return Job(

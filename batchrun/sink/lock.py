@@ -66,8 +66,8 @@ def _lock(descriptor: int, output: Path) -> None:
         os.close(descriptor)
         who = f"process {holder}" if holder else "another process"
         raise OutputBusy(
-            f"{output} is held by another run ({who}): wait for it, as --wait does, or choose another"
-            " output"
+            f"{output} is held by another run ({who}): wait for it, as with --wait, or choose"
+            " another output"
         ) from error
 
 
