@@ -65,6 +65,7 @@ def at_hand(config: ModelConfig, media: MediaConfig) -> AtHand | None:
         model=files.identity,
         context_length=files.context_length,
         vocab_size=files.vocab_size,
+        eos_token_ids=words.eos_token_ids,
         processor=words.processor,
         media=media,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from batchrun.records import Sampling
+from batchrun.records import Sampling, Shape
 
 OutputFormat = Literal["parquet", "jsonl"]
 
@@ -18,8 +18,8 @@ class SourceConfig:
     `inputs` are files, or "-" for stdin, as `resolve_inputs` gives them. `system` and `prompt` are
     Jinja2 templates over a data-set row's columns; with neither, rows must be requests themselves.
     `images` and `videos` name columns whose media go before a row's text. `sampling` holds the
-    values of fields that a row leaves out. `keep` names input columns to carry along; None is all
-    but those of media.
+    values of fields that a row leaves out, `shape` is that of answers to rows that name none.
+    `keep` names input columns to carry along; None is all but those of media.
     """
 
     inputs: tuple[str, ...]
@@ -28,6 +28,7 @@ class SourceConfig:
     images: tuple[str, ...] = ()
     videos: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
+    shape: Shape | None = None
     keep: tuple[str, ...] | None = ()
     limit: int | None = None
 
@@ -73,6 +74,7 @@ class RunConfig:
     are planned together. `kv_bits` None keeps the KV cache in full precision. Times are in
     seconds; `fail_on_error` is the number of failed rows (1 or more), or their share of all rows
     (below 1), that makes the run stop as failed; None never does.
+    `explode` are the fields of JSON answers that get columns of their own, with their JSON types.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
@@ -81,6 +83,7 @@ class RunConfig:
     media: MediaConfig = field(default_factory=MediaConfig)
     manners: MannersConfig = field(default_factory=MannersConfig)
     format: OutputFormat | None = None
+    explode: tuple[tuple[str, str], ...] = ()
     max_num_seqs: int | None = 32
     max_num_batched_tokens: int = 2048
     kv_bits: int | None = None

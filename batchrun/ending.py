@@ -50,7 +50,7 @@ def finish(
         with meter.phase("write"):
             # The output carries the report as it stands before this is written.
             report = report_text(_summary(config, meter, ended), meter.recorder.to_dict())
-            sink.write_output(journal, config.output, kind, schema, report)
+            sink.write_output(journal, config.output, kind, schema, report, config.explode)
         journal.delete()
     summary = _summary(config, meter, ended)
     text = report_text(summary, meter.recorder.to_dict())

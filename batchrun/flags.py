@@ -5,6 +5,7 @@ The command and `batchrun.run` both come through here, so that defaults and chec
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,13 @@ from batchrun.config import (
 )
 from batchrun.errors import RowError, UsageError
 from batchrun.paths import check_output
-from batchrun.records import Sampling
+from batchrun.records import Sampling, Shape
+from batchrun.sink import output_format
+from batchrun.sink.explode import flat_fields
 from batchrun.source.fields import Body
 from batchrun.source.files import resolve_inputs
 from batchrun.source.sampling import read_sampling
+from batchrun.source.shapes import flag_shape
 
 DTYPES = ("float32", "float16", "bfloat16")
 KV_BITS = ("8", "4")
@@ -71,6 +75,10 @@ class Flags:
     min_p: float = _SAMPLING.min_p
     stop: str | Sequence[str] = ()
     seed: int | None = None
+    choices: str | Sequence[str] | None = None
+    json_schema: str | Path | None = None
+    regex: str | None = None
+    explode: bool = False
     max_num_seqs: int | str | None = RunConfig.max_num_seqs
     max_num_batched_tokens: int = RunConfig.max_num_batched_tokens
     kv_bits: int | str | None = RunConfig.kv_bits
@@ -113,6 +121,7 @@ class Flags:
             media=self.media_config(),
             manners=self._manners(),
             format=_format(self.format),
+            explode=self._exploded(source, Path(output)),
             max_num_seqs=_max_num_seqs(self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
             kv_bits=_kv_bits(self.kv_bits),
@@ -139,6 +148,7 @@ class Flags:
             images=_strings(self.image),
             videos=_strings(self.video),
             sampling=self._sampling(),
+            shape=self._shape(),
             keep=None if self.keep_all else _strings(self.keep),
             limit=None if self.limit is None else _count("limit", self.limit),
         )
@@ -178,6 +188,26 @@ class Flags:
     def checked_window(self) -> int:
         """Raises UsageError for a window that holds nothing."""
         return _count("window", self.window)
+
+    def _shape(self) -> Shape | None:
+        choices = self.choices
+        if isinstance(choices, str):
+            choices = [choice.strip() for choice in choices.split(",")]
+        shape = flag_shape(choices or (), self.json_schema, self.regex)
+        if shape is not None:
+            from batchrun.prepare.grammars import check
+
+            check(shape)
+        return shape
+
+    def _exploded(self, source: SourceConfig, output: Path) -> tuple[tuple[str, str], ...]:
+        if not self.explode:
+            return ()
+        if output_format(output, _format(self.format)) != "parquet":
+            raise UsageError("--explode makes columns, and only Parquet has those")
+        if source.shape is None or source.shape.kind != "json":
+            raise UsageError("--explode needs --json-schema, which says what columns there are")
+        return flat_fields(json.loads(source.shape.source))
 
     def _sampling(self) -> Sampling:
         values = {name: getattr(self, name) for name in _SAMPLING_FLAGS}

@@ -5,14 +5,14 @@ Rows that ask the same share one answer: the first computes it, the others wait 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from batchrun.answers import AnswerReader
 from batchrun.engine.finishing import Decoder
 from batchrun.errors import RunError
 from batchrun.prepare import with_occurrence
-from batchrun.records import Answer, Completion, Failure, Prompt, TokenLogprob
+from batchrun.records import Completion, Failure, Prompt
 from batchrun.report.meter import Meter
 from batchrun.sink import Journal
 
@@ -31,8 +31,7 @@ class Ledger:
     def __init__(self, journal: Journal, meter: Meter, *, model: str, decoder: Decoder):
         self._journal = journal
         self._meter = meter
-        self._model = model
-        self._decoder = decoder
+        self._reader = AnswerReader(model, decoder)
         self._open: dict[str, dict[int, _Asked]] = {}  # by key, then by number of choices
         self._read_all = False
         self.read_error: RunError | None = None
@@ -96,7 +95,7 @@ class Ledger:
         return prompt
 
     def _answer(self, completion: Completion) -> None:
-        self._journal.add_answer(self._to_answer(completion))
+        self._journal.add_answer(self._reader.read(completion))
         self._meter.recorder.finished(completion)
         key, n = completion.prompt.key, completion.prompt.sampling.n
         asked = self._open.get(key, {}).get(n)
@@ -130,30 +129,3 @@ class Ledger:
             if len(reasons) == n:  # the choices of another row have answered these
                 for _ in range(asked.num_rows):
                     self._meter.reused(*reasons)
-
-    def _to_answer(self, completion: Completion) -> Answer:
-        scores = completion.logprobs
-        return Answer(
-            key=completion.prompt.key,
-            choice=completion.choice,
-            text=completion.text,
-            finish_reason=completion.finish_reason,
-            stop_reason=completion.stop_reason,
-            prompt_tokens=len(completion.prompt.token_ids),
-            cached_tokens=completion.cached_tokens,
-            disk_tokens=completion.disk_tokens,
-            completion_tokens=len(completion.token_ids),
-            seconds=completion.seconds,
-            model=self._model,
-            finished_at=time.time(),
-            logprobs=None if scores is None else [self._score(score) for score in scores],
-        )
-
-    def _score(self, score: TokenLogprob) -> dict[str, object]:
-        """One entry of OpenAI's logprobs."""
-        top = [self._named(token_id, logprob) for token_id, logprob in score.top]
-        return {**self._named(score.token_id, score.logprob), "top_logprobs": top}
-
-    def _named(self, token_id: int, logprob: float) -> dict[str, object]:
-        token = self._decoder.decode([token_id], skip_special_tokens=False)
-        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

@@ -156,6 +156,11 @@ OUTPUT = (
         help="Carry every input column over to the output, but for those of --image and --video.",
     ),
     _output(
+        "--explode",
+        is_flag=True,
+        help="Give each field of the answers' --json-schema a column of its own, in Parquet.",
+    ),
+    _output(
         "--fresh",
         is_flag=True,
         help="Start over: reuse no answer of an earlier run with this output.",
@@ -245,6 +250,17 @@ ANSWERS = (
         metavar="TEXT",
         help="End an answer before this text. Repeatable.",
     ),
+    _answers(
+        "--choices",
+        metavar="A,B,...",
+        help="Answers are one of these texts.",
+    ),
+    _answers(
+        "--json-schema",
+        metavar="FILE",
+        help="Answers are JSON after the schema in this file, also in the column parsed.",
+    ),
+    _answers("--regex", metavar="REGEX", help="Answers match this regular expression."),
     _answers(
         "--seed",
         type=int,

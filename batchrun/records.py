@@ -7,7 +7,7 @@ that cannot be done. A step never changes what an earlier one made.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from batchrun.errors import RowError
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FinishReason = Literal["stop", "length"]
+ShapeKind = Literal["json", "regex", "choice", "lark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,33 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """What an answer's text must be.
+
+    `source` is a JSON schema, a regular expression, a JSON list of strings to choose from, or a
+    grammar in Lark's notation. `param` is the dotted path of the field that it came from.
+    """
+
+    kind: ShapeKind
+    source: str
+    param: str = field(default="", compare=False)
+
+
+class Grammar(Protocol):
+    """A compiled shape, which any number of answers can follow."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids its matchers know."""
+
+    def begin(self) -> Any:
+        """A matcher of llguidance before an answer's first token."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What a row asks for. Exactly one of `messages` (chat) and `prompt` (completion) is set;
-    a completion's prompt may be token ids."""
+    a completion's prompt may be token ids. The answer has `shape`, if that is not None."""
 
     row: Row
     sampling: Sampling
@@ -93,6 +118,7 @@ class Request:
     prompt: str | list[int] | None = None
     tools: list[dict[str, Any]] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
+    shape: Shape | None = None
 
     @property
     def is_chat(self) -> bool:
@@ -146,9 +172,10 @@ class Prompt:
     """A request ready for the engine: never empty, and within the context length.
 
     `key` is a hex digest of everything that decides the answers of the request (model identity,
-    token ids, sampling). A choice of it is known by (key, choice number). `prefix` is the longest
-    shared beginning that the plan found for it; at least one token follows it.
-    `media` are its images and videos in order, none of which overlap.
+    token ids, sampling, shape). A choice of it is known by (key, choice number). `prefix` is the
+    longest shared beginning that the plan found for it; at least one token follows it.
+    `media` are its images and videos in order, none of which overlap. `grammar` is the request's
+    shape, compiled.
     """
 
     request: Request
@@ -156,6 +183,7 @@ class Prompt:
     key: str
     prefix: Prefix | None = None
     media: tuple[MediaSpan, ...] = ()
+    grammar: Grammar | None = None
 
     @property
     def row(self) -> Row:
@@ -222,7 +250,8 @@ class Answer:
     """The part of a result that its key decides: what is reused when the same request comes again.
 
     `logprobs` is the OpenAI "content" list: {token, logprob, bytes, top_logprobs} per token.
-    `finished_at` is seconds since the epoch.
+    `finished_at` is seconds since the epoch. `parsed` is the text where that is whole JSON after
+    the row's schema.
     """
 
     key: str
@@ -240,6 +269,7 @@ class Answer:
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     logprobs: list[dict[str, Any]] | None = None
+    parsed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

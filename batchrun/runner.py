@@ -203,6 +203,7 @@ def _read_ahead(
         model=_identity(config, start.files),
         context_length=start.files.context_length,
         vocab_size=start.files.vocab_size,
+        eos_token_ids=start.words.eos_token_ids,
         run_seed=config.seed,
         processor=start.words.processor,
         media=config.media,

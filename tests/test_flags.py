@@ -8,7 +8,7 @@ import pytest
 from batchrun.config import MediaConfig, ModelConfig, RunConfig, SourceConfig
 from batchrun.errors import UsageError
 from batchrun.flags import Flags
-from batchrun.records import Sampling
+from batchrun.records import Sampling, Shape
 
 
 @pytest.fixture
@@ -54,6 +54,7 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
         min_p=0.1,
         stop=("\n", "###"),
         seed=3,
+        regex="[0-9]",
         max_num_seqs=4,
         max_num_batched_tokens=64,
         kv_bits="4",
@@ -77,6 +78,7 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
             sampling=Sampling(
                 max_tokens=7, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, stop=("\n", "###")
             ),
+            shape=Shape("regex", "[0-9]"),
             keep=("x", "y"),
             limit=5,
         ),

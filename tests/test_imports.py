@@ -28,6 +28,7 @@ LAYERS = [
     {"plan"},
     {"prefixes"},
     {"engine"},
+    {"answers"},
     {"sink"},
     {"report"},
 ]

@@ -65,24 +65,43 @@ class Batch:
         self._inputs = mx.array([], dtype=mx.int32)
         self._positions = mx.array([], dtype=mx.int32)
         self._sampler: Sampler | None = None
+        self._logits: mx.array | None = None
 
     @property
     def live(self) -> list[Sequence]:
         return [row for row in self.rows if row is not None and row.is_live]
 
-    def launch(self) -> Step:
-        """Start a step on the device and return without waiting for it."""
-        if self._sampler is None:
-            self._sampler = Sampler(self.rows, self._vocab_size)
+    @property
+    def is_guided(self) -> bool:
+        """Whether the last step's tokens decide which ones a step may choose."""
+        return self._current_sampler().is_guided
+
+    def begin(self) -> None:
+        """Start a step on the device up to the choice of its tokens."""
         self.caches.begin_step()
         logits = self._model(self._inputs[:, None], self.caches.layers, self._given())
-        sampled = self._sampler(logits[:, -1])
+        self._logits = logits[:, -1]
+        if self.is_guided:
+            mx.async_eval(self._logits)  # masks are made meanwhile
+
+    def launch(self) -> Step:
+        """Start a step on the device, or go on with the one that was begun, and return without
+        waiting for it."""
+        if self._logits is None:
+            self.begin()
+        sampled = self._current_sampler()(self._logits)
+        self._logits = None
         self.caches.end_step()
         mx.async_eval(*sampled.arrays())
         self._inputs = sampled.tokens
         for row in self.live:
             row.num_started += 1
         return Step(list(self.rows), sampled)
+
+    def _current_sampler(self) -> Sampler:
+        if self._sampler is None:
+            self._sampler = Sampler(self.rows, self._vocab_size)
+        return self._sampler
 
     def drop_ended(self) -> None:
         """Empty the places of sequences that have ended; the batch keeps its width."""

@@ -80,15 +80,21 @@ class Finisher:
         return StopWatcher(sampling.stop, self._decoder) if sampling.stop else None
 
     def ending(
-        self, token_ids: list[int], sampling: Sampling, watcher: StopWatcher | None
+        self,
+        token_ids: list[int],
+        sampling: Sampling,
+        watcher: StopWatcher | None,
+        *,
+        is_whole: bool = False,
     ) -> Ending | None:
-        """How the sequence ends with the newest of its `token_ids`, or None if it goes on."""
+        """How the sequence ends with the newest of its `token_ids`, or None if it goes on.
+        `is_whole` says that its grammar lets nothing follow."""
         newest = token_ids[-1]
         if newest in sampling.stop_token_ids:
             return Ending("stop", newest, dropped_tokens=1)
         if newest in self._eos_token_ids and not sampling.ignore_eos:
             return Ending("stop", dropped_tokens=1)
-        if watcher and watcher.found(token_ids):
+        if is_whole or (watcher and watcher.found(token_ids)):
             return Ending("stop")
         if len(token_ids) >= sampling.max_tokens:
             return Ending("length")

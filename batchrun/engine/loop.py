@@ -207,10 +207,14 @@ class Engine:
 
     def _decode(self) -> int:
         """One step over the same rows as the last; returns the tokens that the last one gave."""
-        step = self._launch() if decoding.OVERLAPS else None
-        num_tokens = self._read()
-        if step is None and self._batch.live:
-            step = self._launch()
+        if decoding.OVERLAPS and not self._batch.is_guided:
+            step: Step | None = self._launch()
+            num_tokens = self._read()
+        else:
+            if decoding.OVERLAPS:
+                self._batch.begin()
+            num_tokens = self._read()
+            step = self._launch() if decoding.OVERLAPS or self._batch.live else None
         self._in_flight = step
         return num_tokens
 
@@ -240,8 +244,18 @@ class Engine:
         sequence.token_ids.append(token_id)
         if score is not None:
             sequence.logprobs.append(score)
-        sampling = sequence.prompt.sampling
-        ending = self._finisher.ending(sequence.token_ids, sampling, sequence.watcher)
+        guide = sequence.guide
+        if guide is not None:
+            guide.take(token_id)
+            if guide.error:
+                self._fail_grammar(sequence, guide.error)
+                return
+        ending = self._finisher.ending(
+            sequence.token_ids,
+            sequence.prompt.sampling,
+            sequence.watcher,
+            is_whole=guide is not None and guide.is_done,
+        )
         if ending:
             self._finish(sequence, ending)
 
@@ -276,6 +290,13 @@ class Engine:
             message = f"the model failed on this row: {type(error).__name__}: {error}"
             row_error = RowError("engine_error", message, status=500)
         self._done.append(Failure(sequence.prompt.row, row_error, sequence.prompt.key))
+
+    def _fail_grammar(self, sequence: Sequence, reason: str) -> None:
+        message = f"the answer's grammar cannot be followed any further: {reason}"
+        error = RowError("grammar_failed", message, status=500)
+        sequence.ending = Ending("stop")
+        self._done.append(Failure(sequence.prompt.row, error, sequence.prompt.key))
+        self._width.finished()
 
     def _unfinished(self) -> list[Sequence]:
         """Every sequence that is somewhere between the queue and its ending."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from batchrun.engine.budget import LayerCost
 from batchrun.engine.finishing import Finisher
+from batchrun.engine.guiding import Guide
 from batchrun.engine.row import Sequence
 from batchrun.engine.sharing import PrefixPool
 from batchrun.records import Prefix, Prompt
@@ -143,7 +144,9 @@ class Queue:
         prefix = len(prompt.prefix.token_ids) if prompt.prefix else 0
         kv_bytes = sum(cost.bytes(longest, prefix) for cost in self._costs)
         for choice in range(prompt.sampling.n):
-            yield Sequence(prompt, choice, kv_bytes, self._finisher.watcher(prompt.sampling))
+            watcher = self._finisher.watcher(prompt.sampling)
+            guide = Guide(prompt.grammar) if prompt.grammar else None
+            yield Sequence(prompt, choice, kv_bytes, watcher, guide)
 
 
 def _prefill_together(sequences: list[Sequence], max_tokens: int) -> bool:

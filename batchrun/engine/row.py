@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from batchrun.engine.finishing import Ending, StopWatcher
+from batchrun.engine.guiding import Guide
 from batchrun.records import Completion, Prompt, TokenLogprob
 
 
@@ -15,12 +16,14 @@ class Sequence:
 
     `kv_bytes` is the most its caches can grow to. `num_started` counts the decode steps begun
     for it; `token_ids` holds what has been read back, one fewer while a step is in flight.
+    `guide` has taken these, if its answer follows a grammar.
     """
 
     prompt: Prompt
     choice: int
     kv_bytes: int = 0
     watcher: StopWatcher | None = None
+    guide: Guide | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     num_started: int = 0
@@ -41,7 +44,8 @@ class Sequence:
     def restart(self) -> Sequence:
         """The same sequence before its first step."""
         watcher = self.watcher.restart() if self.watcher else None
-        return Sequence(self.prompt, self.choice, self.kv_bytes, watcher)
+        guide = self.guide.restart() if self.guide else None
+        return Sequence(self.prompt, self.choice, self.kv_bytes, watcher, guide)
 
     def completion(self, text: str, ending: Ending) -> Completion:
         return Completion(

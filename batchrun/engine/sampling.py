@@ -5,7 +5,7 @@ log-probabilities) is computed for those rows alone, and nothing of it for an al
 `Sampler` is built whenever the rows of a batch change; from then on its state follows the tokens on
 the device.
 
-Order of operations, as in vLLM: logit bias, penalties, temperature, top-k, top-p, min-p.
+Order of operations, as in vLLM: logit bias, penalties, grammar, temperature, top-k, top-p, min-p.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from batchrun.engine.guiding import Guide, masked
 from batchrun.engine.row import Sequence
 
 # Logits divided by less would overflow; the likeliest token is as sure as can be long before.
@@ -47,9 +48,12 @@ class Sampled:
 
 
 class Sampler:
-    """Samples for `rows`, in batch order; None is a place whose token nobody reads."""
+    """Samples for `rows`, in batch order; None is a place whose token nobody reads. Rows with a
+    guide must have taken their last token before a call."""
 
     def __init__(self, rows: Many[Sequence | None], vocab_size: int):
+        self._rows = list(rows)
+        self.is_guided = any(row is not None and row.guide is not None for row in rows)
         places = [(place, row) for place, row in enumerate(rows) if row is not None]
         self._bias = _LogitBias.of(places, vocab_size)
         self._penalties = _Penalties.of(places, vocab_size)
@@ -62,6 +66,8 @@ class Sampler:
         logits = self._bias.apply(raw) if self._bias else raw
         if self._penalties:
             logits = self._penalties.apply(logits)
+        if self.is_guided:
+            logits = masked(logits, [_guide(row) for row in self._rows])
         tokens = mx.argmax(logits, axis=-1).astype(mx.int32)
         if self._draws:
             tokens = self._draws.replace(tokens, logits)
@@ -225,6 +231,11 @@ class _Scores:
         top_ids = mx.take_along_axis(ids, order, axis=-1)[:, : self._num_top]
         top = mx.take_along_axis(logprobs, top_ids, axis=-1)
         return ScoredTokens(self._rows, chosen, top_ids, top)
+
+
+def _guide(row: Sequence | None) -> Guide | None:
+    """What the row's next token has to follow, if anybody reads that token."""
+    return row.guide if row is not None and row.ending is None else None
 
 
 def uniform(key: str, choice: int, step: int) -> float:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from batchrun.plan.tree import shared_prefixes
 from batchrun.records import Media, Prefix, Prompt
 
-MEDIA_BYTES = 2**29
+MEDIA_BYTES = 2**28
 
 
 def in_running_order(

@@ -16,7 +16,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _WAIT = 0.001
-MAX_BYTES = 2**29
+MAX_BYTES = 2**28
 
 
 class Ahead(Generic[T]):

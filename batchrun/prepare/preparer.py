@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from batchrun.config import MediaConfig
 from batchrun.errors import RowError
 from batchrun.prepare.chat import ChatTemplate
+from batchrun.prepare.grammars import Grammars
 from batchrun.prepare.key import key
 from batchrun.prepare.media import Loading, MediaLoader, MediaReader, Reference, without_media
 from batchrun.prepare.processor import Processor
@@ -44,6 +45,7 @@ class Preparer:
         model: str,
         context_length: int | None = None,
         vocab_size: int | None = None,
+        eos_token_ids: Iterable[int] = (),
         run_seed: int | None = None,
         processor: Processor | None = None,
         media: MediaConfig | None = None,
@@ -59,6 +61,7 @@ class Preparer:
         self._context_length = context_length
         self._vocab_size = len(tokenizer)
         self._model_vocab_size = vocab_size
+        self._grammars = Grammars(tokenizer, eos_token_ids, vocab_size)
         self._run_seed = run_seed
         self._seen_ids: dict[int, int] = {}
 
@@ -123,9 +126,11 @@ class Preparer:
         sampling = self._within_context(request, len(token_ids))
         if sampling is not request.sampling:
             request = replace(request, sampling=sampling)
+        shape = request.shape
         digests = [span.media.digest for span in spans]
-        prompt_key = key(self._model, token_ids, sampling, self._run_seed, digests)
-        return Prompt(request, token_ids, prompt_key, media=tuple(spans))
+        name = key(self._model, token_ids, sampling, self._run_seed, shape, digests)
+        grammar = None if shape is None else self._grammars.compile(shape)
+        return Prompt(request, token_ids, name, media=tuple(spans), grammar=grammar)
 
     def _check_kinds(self, media: Sequence[Reference]) -> None:
         takes_video = self._processor is not None and self._processor.takes_video

@@ -15,7 +15,6 @@ from batchrun.records import Failure, Prompt, Request
 
 # Rows whose media are loaded at the same time.
 _ROWS_AHEAD = 64
-_BYTES_AHEAD = 2**28
 
 Finish = Callable[[Begun | Failure], Prompt | Failure]
 
@@ -33,7 +32,7 @@ def prepared_ahead(
             yield stack.enter_context(Ahead(rows, step, depth=depth))
             return
         begun = stack.enter_context(
-            Ahead(rows, preparer.begin, depth=_ROWS_AHEAD, weigh=_row_sizes, max_bytes=_BYTES_AHEAD)
+            Ahead(rows, preparer.begin, depth=_ROWS_AHEAD, weigh=_row_sizes)
         )
         ready = (row for row in begun if row is not None)
         yield stack.enter_context(Ahead(ready, finish, depth=depth, weigh=_media_sizes))

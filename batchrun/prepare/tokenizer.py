@@ -20,6 +20,10 @@ class Tokenizer(Protocol):
     @property
     def has_chat_template(self) -> bool: ...
 
+    @property
+    def backend_tokenizer(self) -> Any:
+        """The tokenizer of the `tokenizers` library; slow ones have none."""
+
     def encode(self, text: str) -> list[int]:
         """The token ids of `text`, with the special tokens that the tokenizer adds by its rule."""
         ...

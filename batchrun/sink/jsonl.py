@@ -136,6 +136,8 @@ def _content(answer: Answer, is_chat: bool) -> dict[str, Any]:
         extra["reasoning_content"] = answer.reasoning
     if answer.tool_calls is not None:
         extra["tool_calls"] = answer.tool_calls
+    if answer.parsed is not None:
+        extra["parsed"] = json.loads(answer.parsed)
     if not is_chat:
         return {"text": answer.text, **extra}
     text = None if answer.tool_calls and not answer.text else answer.text
@@ -198,6 +200,7 @@ def _answer(key: str, body: dict[str, Any], choice: dict[str, Any]) -> Answer:
     content = choice.get("message", choice)
     text = choice["text"] if "text" in choice else content["content"]
     logprobs = choice["logprobs"]
+    has_parsed = "parsed" in content
     usage = choice["usage"]
     return Answer(
         key=key,
@@ -215,4 +218,5 @@ def _answer(key: str, body: dict[str, Any], choice: dict[str, Any]) -> Answer:
         reasoning=content.get("reasoning_content"),
         tool_calls=content.get("tool_calls"),
         logprobs=None if logprobs is None else logprobs["content"],
+        parsed=dumps(content["parsed"]) if has_parsed else None,
     )

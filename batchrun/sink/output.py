@@ -12,6 +12,7 @@ from batchrun.errors import RunError, UsageError
 from batchrun.records import Answer
 from batchrun.sink import jsonl
 from batchrun.sink.atomic import remove, replacing
+from batchrun.sink.explode import Fields
 from batchrun.sink.journal import Journal
 
 if TYPE_CHECKING:
@@ -53,11 +54,13 @@ def write_output(
     kind: OutputFormat,
     kept_schema: pa.Schema | None = None,
     report: str | None = None,
+    explode: Fields = (),
 ) -> None:
     """Writes the run's results to `path` and its failed rows to `errors_path(path)`; a Parquet
     file carries the `report` along.
 
     Both appear whole, in place of any earlier ones; without failed rows there is no errors file.
+    In Parquet the fields of JSON answers named in `explode` get columns.
     Raises RunError when they cannot be written or a row has neither answer nor error yet.
     """
     pending = journal.counts().pending
@@ -65,7 +68,7 @@ def write_output(
         raise RunError(f"{pending} rows have no result yet; run again to finish them")
     _write_errors(journal, errors_path(path))
     with replacing(path) as file:
-        _write(journal, file, kind, kept_schema, report)
+        _write(journal, file, kind, kept_schema, report, explode)
 
 
 def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:
@@ -93,12 +96,14 @@ def _write(
     kind: OutputFormat,
     kept_schema: pa.Schema | None,
     report: str | None,
+    explode: Fields,
 ) -> None:
     if kind == "jsonl":
         return jsonl.write(journal.results(), file)
     from batchrun.sink import parquet
 
-    return parquet.write(journal.results(), journal.kept(), file, kept_schema, report)
+    results, kept = journal.results(), journal.kept()
+    return parquet.write(results, kept, file, kept_schema, report, explode)
 
 
 def _write_errors(journal: Journal, path: Path) -> None:

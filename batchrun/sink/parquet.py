@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from batchrun.records import Answer, Result
 from batchrun.sink.arrays import make_array, make_timestamps
 from batchrun.sink.encode import clean, dumps, microseconds, parse_stop, stop_text
+from batchrun.sink.explode import Fields
+from batchrun.sink.exploded import exploded_columns, parsed_fields
 from batchrun.sink.kept import Column, plan_columns
 
 COLUMNS = pa.schema(
@@ -24,6 +26,7 @@ COLUMNS = pa.schema(
         ("text", pa.string()),
         ("reasoning", pa.string()),
         ("tool_calls", pa.string()),
+        ("parsed", pa.string()),
         ("finish_reason", pa.string()),
         ("stop_reason", pa.string()),
         ("logprobs", pa.string()),
@@ -51,7 +54,7 @@ _GROUP_ROWS = 8192
 _GROUP_BYTES = 64 * 2**20
 _BATCH_ROWS = 128
 
-_OPTIONAL = ("reasoning", "tool_calls", "stop_reason", "logprobs")
+_OPTIONAL = ("reasoning", "tool_calls", "parsed", "stop_reason", "logprobs")
 _NEEDED = (
     "request_key",
     "choice",
@@ -73,13 +76,18 @@ def write(
     file: IO[bytes],
     kept_schema: pa.Schema | None = None,
     report: str | None = None,
+    explode: Fields = (),
 ) -> None:
     """Writes `results`, whose kept values come once more, beforehand, in `kept_values`;
-    `kept_schema` holds their columns' types where known. `report` goes into the file's metadata."""
-    kept = plan_columns(kept_values, kept_schema, COLUMNS.names)
-    schema = pa.schema([*COLUMNS, *(column.field for column in kept)], _metadata(report))
+    `kept_schema` holds their columns' types where known, and `explode` names the fields of JSON
+    answers that get columns. `report` goes into the file's metadata."""
+    fields = exploded_columns(explode, COLUMNS.names)
+    taken = [*COLUMNS.names, *(column.field.name for column in fields)]
+    kept = plan_columns(kept_values, kept_schema, taken)
+    added = (column.field for column in (*fields, *kept))
+    schema = pa.schema([*COLUMNS, *added], _metadata(report))
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for group in _groups(_batches(results, kept, schema)):
+        for group in _groups(_batches(results, fields, kept, schema)):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
 
 
@@ -106,13 +114,15 @@ def _metadata(report: str | None) -> dict[str, str]:
 
 
 def _batches(
-    results: Iterator[Result], kept: list[Column], schema: pa.Schema
+    results: Iterator[Result], fields: list[Column], kept: list[Column], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     while batch := list(islice(results, _BATCH_ROWS)):
         *columns, moments = zip(*map(fixed_values, batch), strict=True)
         *types, moment_type = COLUMNS.types
         arrays = [make_array(*column) for column in zip(columns, types, strict=True)]
         arrays.append(make_timestamps(moments, moment_type))
+        values = [parsed_fields(result.answer) for result in batch] if fields else []
+        arrays += [column.array(values) for column in fields]
         rows = [result.row.kept for result in batch]
         arrays += [column.array(rows) for column in kept]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -139,7 +149,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
     moment = microseconds(result.finished_at)
     if answer is None:
         assert error is not None
-        nothing = (None,) * 11
+        nothing = (None,) * 12
         problem = (error.status, error.code, error.message)
         return (row.index, row.custom_id, 0, *nothing, *problem, None, result.key, moment)
     return (
@@ -149,6 +159,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
         answer.text,
         answer.reasoning,
         _json(answer.tool_calls),
+        answer.parsed,
         answer.finish_reason,
         stop_text(answer.stop_reason),
         _json(answer.logprobs),
@@ -217,6 +228,7 @@ def to_answer(record: dict[str, Any]) -> Answer:
         reasoning=record["reasoning"],
         tool_calls=_parsed(record["tool_calls"]),
         logprobs=_parsed(record["logprobs"]),
+        parsed=record["parsed"],
     )
 
 

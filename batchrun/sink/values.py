@@ -43,6 +43,7 @@ def answer_values(answer: Answer) -> tuple[Any, ...]:
         None if answer.reasoning is None else clean(answer.reasoning),
         None if answer.tool_calls is None else dumps(answer.tool_calls),
         None if answer.logprobs is None else dumps(answer.logprobs),
+        None if answer.parsed is None else clean(answer.parsed),
     )
 
 
@@ -61,12 +62,13 @@ def make_result(row: Row, values: tuple[Any, ...]) -> Result:
 
 
 def make_answer(key: str, values: list[Any]) -> Answer:
-    *plain, finished_at, reasoning, tool_calls, logprobs = values
+    *plain, finished_at, reasoning, tool_calls, logprobs, parsed = values
     fields = (
         *plain,
         finished_at / 1e6,
         reasoning,
         None if tool_calls is None else json.loads(tool_calls),
         None if logprobs is None else json.loads(logprobs),
+        parsed,
     )
     return Answer(key, *fields)

@@ -19,11 +19,19 @@ _STRUCTURED = frozenset(
         "chat_template_kwargs",
         "logit_bias",
         "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_choice",
         "stop_token_ids",
     }
 )
 # A delimited file has only text; these fields are text by themselves.
-_TEXT = frozenset({"prompt", "model", "stop", "user", "tool_choice", "suffix"})
+_TEXT = frozenset(
+    {
+        *("prompt", "model", "stop", "user", "tool_choice", "suffix"),
+        *("guided_regex", "guided_grammar", "guided_whitespace_pattern"),
+    }
+)
 _TYPED = (KNOWN_FIELDS - _TEXT) | _STRUCTURED
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from batchrun.errors import RowError
 
-# Fields of the request itself; those of sampling are in sampling.py.
+# Fields of the request itself; those of sampling are in sampling.py, those of shape in shapes.py.
 REQUEST_FIELDS = frozenset({"messages", "prompt", "tools", "tool_choice", "chat_template_kwargs"})
 
 # Fields that change nothing in the answer, whatever their value; the model is the run's.
@@ -29,6 +29,7 @@ HARMLESS_FIELDS = frozenset(
         "cache_salt",
         "request_id",
         "priority",
+        "guided_decoding_backend",
     }
 )
 
@@ -48,12 +49,6 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "extra_body": ({},),
     "function_call": (),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_decoding_backend": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_whitespace_pattern": (),
     "images": ([],),
     "include_reasoning": (True,),
     "include_stop_str_in_output": (False,),
@@ -68,12 +63,10 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "suffix": ("",),
     "thinking": ({"type": "disabled"},),
     "truncate_prompt_tokens": (),

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from batchrun.errors import RowError
-from batchrun.records import Request, Row, Sampling
+from batchrun.records import Request, Row, Sampling, Shape
 from batchrun.source.anthropic import anthropic_body
 from batchrun.source.fields import (
     HARMLESS_FIELDS,
@@ -24,9 +24,15 @@ from batchrun.source.fields import (
 )
 from batchrun.source.messages import read_messages, read_tools
 from batchrun.source.sampling import SAMPLING_FIELDS, read_sampling
+from batchrun.source.shapes import SHAPE_FIELDS, read_shape
 
 KNOWN_FIELDS = (
-    REQUEST_FIELDS | HARMLESS_FIELDS | UNSUPPORTED_FIELDS.keys() | SAMPLING_FIELDS | {"stream"}
+    REQUEST_FIELDS
+    | HARMLESS_FIELDS
+    | UNSUPPORTED_FIELDS.keys()
+    | SAMPLING_FIELDS
+    | SHAPE_FIELDS
+    | {"stream"}
 )
 
 _CHAT_URL = "/v1/chat/completions"
@@ -51,10 +57,14 @@ def read_custom_id(columns: dict[str, Any]) -> str | None:
 
 
 def read_request(
-    row: Row, columns: dict[str, Any], defaults: Sampling, media: Sequence[dict[str, Any]] = ()
+    row: Row,
+    columns: dict[str, Any],
+    defaults: Sampling,
+    media: Sequence[dict[str, Any]] = (),
+    shape: Shape | None = None,
 ) -> Request:
-    """The request that the row is; fields that it leaves out are those of `defaults`, and the parts
-    `media` belong to its messages.
+    """The request that the row is; sampling fields that it leaves out are those of `defaults`, and
+    `shape` is its answer's where it names none itself. The parts `media` belong to its messages.
 
     Unknown columns of a bare row are data and ignored, unless they look like a misspelled sampling
     field; unknown fields of a body are faults.
@@ -77,6 +87,7 @@ def read_request(
         prompt=None if is_chat else _prompt(body),
         tools=read_tools(body) if is_chat else None,
         template_kwargs=_template_kwargs(body),
+        shape=read_shape(body, shape),
     )
 
 

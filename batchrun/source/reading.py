@@ -107,9 +107,14 @@ class _Recipe:
         media = self.media.parts(_without_empty(columns) if kind in ("csv", "tsv") else columns)
         if self.prompt is not None:
             messages = with_media(chat_messages(columns, self.prompt, self.system), media)
-            return Request(row=row, sampling=self.config.sampling, messages=messages)
-        fields = _parsed(self.media.others(columns), kind)
-        request = read_request(row, fields, self.config.sampling, media)
+            return Request(
+                row=row,
+                sampling=self.config.sampling,
+                messages=messages,
+                shape=self.config.shape,
+            )
+        fields, config = _parsed(self.media.others(columns), kind), self.config
+        request = read_request(row, fields, config.sampling, media, config.shape)
         return request if self.system is None else with_system(request, columns, self.system)
 
     def columns(self, names: list[str]) -> list[str] | None:

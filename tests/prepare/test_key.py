@@ -167,14 +167,13 @@ def test_media_and_their_order_are_in_the_key(
     ids: list[int], media: list[bytes], other_ids: list[int], other_media: list[bytes]
 ) -> None:
     equal = (ids, media) == (other_ids, other_media)
-    keys = [key("m", *one) for one in (args(ids, media), args(other_ids, other_media))]
-    assert (keys[0] == keys[1]) == equal
-
-
-def args(ids: list[int], media: list[bytes]) -> tuple[list[int], Sampling, None, list[bytes]]:
-    return ids, Sampling(), None, media
+    one, other = (
+        key("m", token_ids, Sampling(), None, media=digests)
+        for token_ids, digests in ((ids, media), (other_ids, other_media))
+    )
+    assert (one == other) == equal
 
 
 def test_a_prompt_without_media_keeps_the_key_that_it_had() -> None:
-    assert key("m", [1, 2], Sampling(), None) == key("m", [1, 2], Sampling(), None, [])
+    assert key("m", [1, 2], Sampling(), None) == key("m", [1, 2], Sampling(), None, media=[])
     assert key("m", [1, 2], Sampling(), None).startswith("43132e63f54e")

@@ -29,7 +29,7 @@ from batchrun.sink import (
     read_answers,
     write_output,
 )
-from batchrun.sink.encode import microseconds
+from batchrun.sink.encode import dumps, microseconds
 from tests.sink.builders import chat, completion, failure, make_answer, make_row, names
 
 FORMATS: list[OutputFormat] = ["parquet", "jsonl"]
@@ -96,6 +96,7 @@ def choices(key: str, n: int) -> st.SearchStrategy[list[Answer]]:
                 reasoning=st.none() | st.text(),
                 tool_calls=st.none() | TOOL_CALLS,
                 logprobs=st.none() | LOGPROBS,
+                parsed=st.none() | TOOL_CALLS.map(dumps),
             ).map(to_microseconds)
             for choice in range(n)
         )

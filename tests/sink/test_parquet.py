@@ -14,8 +14,9 @@ from batchrun.sink import parquet as writer
 from tests.sink.builders import MOMENT, chat, failure, make_answer, make_row
 
 NAMES = [
-    *("row", "custom_id", "choice", "text", "reasoning", "tool_calls", "finish_reason"),
+    *("row", "custom_id", "choice", "text", "reasoning", "tool_calls", "parsed"),
     *(
+        "finish_reason",
         "stop_reason",
         "logprobs",
         "prompt_tokens",
@@ -34,6 +35,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         stop_reason=13,
         reasoning="because",
         tool_calls=[{"id": "1"}],
+        parsed='{"a": 1}',
         logprobs=[{"token": "é"}],
     )
     journal.add_row(chat(make_row(0, custom_id="a", kept={"label": "x"})), "k")
@@ -52,6 +54,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         "text": answer.text,
         "reasoning": "because",
         "tool_calls": '[{"id":"1"}]',
+        "parsed": '{"a": 1}',
         "finish_reason": "stop",
         "stop_reason": "13",
         "logprobs": '[{"token":"é"}]',

@@ -205,13 +205,6 @@ def test_fault_has_a_code_and_names_its_field(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {}}),
-        ("structured_outputs", {"choice": ["a"]}),
-        ("guided_json", {}),
-        ("guided_regex", "a"),
-        ("guided_choice", ["a"]),
-        ("guided_grammar", "a"),
         ("echo", True),
         ("suffix", "x"),
         ("audio", {"voice": "a"}),

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Condition, Thread
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
-_Work = Callable[[], None]
+
+# Seconds that work under way may take to end. A thread that is still within OpenCV when Python ends
+# takes the whole process down.
+_GRACE = 5.0
+
+
+class _Work(NamedTuple):
+    future: Future[Any]
+    function: Callable[[], Any]
 
 
 class Workers:
@@ -21,23 +30,37 @@ class Workers:
 
     def __init__(self, num_threads: int) -> None:
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        self._num_threads = num_threads
-        for number in range(num_threads):
-            Thread(target=self._run, name=f"media-{number}", daemon=True).start()
+        self._threads = [
+            Thread(target=self._run, name=f"media-{number}", daemon=True)
+            for number in range(num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
-        self._work.put(lambda: _settle(future, function))
+        self._work.put(_Work(future, function))
         return future
 
     def close(self) -> None:
-        """Have the threads end after the work that they were given."""
-        for _ in range(self._num_threads):
+        """Cancel what is not begun, and wait a little for the rest."""
+        while (work := self._next()) is not None:
+            work.future.cancel()
+        for _ in self._threads:
             self._work.put(None)
+        end = time.monotonic() + _GRACE
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0))
+
+    def _next(self) -> _Work | None:
+        try:
+            return self._work.get_nowait()
+        except Empty:
+            return None
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            _settle(*work)
             del work  # and all that it holds, while the next is waited for
 
 
