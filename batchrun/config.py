@@ -8,7 +8,7 @@ from typing import Literal
 
 from batchrun.records import Sampling, Shape
 
-OutputFormat = Literal["parquet", "jsonl"]
+OutputFormat = Literal["parquet", "jsonl", "parts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,7 @@ class RunConfig:
     seconds; `fail_on_error` is the number of failed rows (1 or more), or their share of all rows
     (below 1), that makes the run stop as failed; None never does.
     `explode` are the fields of JSON answers that get columns of their own, with their JSON types.
+    `drops_removed` takes rows that the input no longer has out of a folder of parts.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
@@ -92,6 +93,7 @@ class RunConfig:
     prefix_cache_bytes: int = 10_000_000_000
     seed: int | None = None
     fresh: bool = False
+    drops_removed: bool = False
     fail_on_error: float | None = None
     max_time: float | None = None
     grace: float = 30.0

@@ -50,7 +50,15 @@ def finish(
         with meter.phase("write"):
             # The output carries the report as it stands before this is written.
             report = report_text(_summary(config, meter, ended), meter.recorder.to_dict())
-            sink.write_output(journal, config.output, kind, schema, report, config.explode)
+            sink.write_output(
+                journal,
+                config.output,
+                kind,
+                schema,
+                report,
+                config.explode,
+                drops_removed=config.drops_removed,
+            )
         journal.delete()
     summary = _summary(config, meter, ended)
     text = report_text(summary, meter.recorder.to_dict())

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from batchrun.flags import DTYPES, FORMATS, KV_BITS, Flags
+from batchrun.flags import DTYPES, FORMATS, KV_BITS, REMOVED, Flags
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _REST = "Other"
@@ -137,12 +137,18 @@ OUTPUT = (
         "-o",
         "--output",
         metavar="FILE",
-        help="Where the answers go. Written when all rows are done.  [required]",
+        help="Where the answers go, when all rows are done: a file, or with / at its end a folder"
+        " that gets one with the new rows each time.  [required]",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS),
         help="Form of the output.  [default: as its name ends]",
+    ),
+    _output(
+        "--removed",
+        type=click.Choice(REMOVED),
+        help="In a folder: keep or drop rows that the input no longer has.  [default: keep]",
     ),
     _output(
         "--keep",
