@@ -61,7 +61,7 @@ def tell_faults(asked: Flags, inputs: Sequence[str], with_plan: bool, as_json: b
     else:
         deque(verdicts, maxlen=0)
     counts = f"{verdicts.faults:,} of {verdicts.rows:,}"
-    click.echo(f"Faulty rows: {counts}. {_scope(model is not None)}", err=True)
+    click.echo(f"Faulty rows: {counts}. {_scope(model)}", err=True)
     return verdicts.faults
 
 
@@ -116,7 +116,11 @@ def _record(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _scope(has_tokenizer: bool) -> str:
-    if has_tokenizer:
-        return "Checked: form, fields, chat template and prompt length."
-    return "Checked: form and fields; not prompt length, as the model is not on this machine yet."
+def _scope(model: AtHand | None) -> str:
+    if model is None:
+        return (
+            "Checked: form and fields; not images or prompt length, as the model is not on this"
+            " machine yet."
+        )
+    media = ", images and video" if model.preparer.takes_media else ""
+    return f"Checked: form, fields{media}, chat template and prompt length."

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from batchrun.records import Sampling, Shape
+from batchrun.records import Label, Sampling, Shape
 
 OutputFormat = Literal["parquet", "jsonl", "parts"]
 
@@ -18,7 +18,8 @@ class SourceConfig:
     `inputs` are files, or "-" for stdin, as `resolve_inputs` gives them. `system` and `prompt` are
     Jinja2 templates over a data-set row's columns; with neither, rows must be requests themselves.
     `images` and `videos` name columns whose media go before a row's text. `sampling` holds the
-    values of fields that a row leaves out, `shape` is that of answers to rows that name none.
+    values of fields that a row leaves out, `shape` is that of answers to rows that name none,
+    and `label` is asked of all rows whose answer is a choice.
     `keep` names input columns to carry along; None is all but those of media.
     """
 
@@ -29,6 +30,7 @@ class SourceConfig:
     videos: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     shape: Shape | None = None
+    label: Label | None = None
     keep: tuple[str, ...] | None = ()
     limit: int | None = None
 

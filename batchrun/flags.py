@@ -25,7 +25,7 @@ from batchrun.config import (
 )
 from batchrun.errors import RowError, UsageError
 from batchrun.paths import check_output
-from batchrun.records import Sampling, Shape
+from batchrun.records import Label, Sampling, Shape
 from batchrun.sink import output_format
 from batchrun.sink.explode import flat_fields
 from batchrun.source.fields import Body
@@ -78,6 +78,7 @@ class Flags:
     stop: str | Sequence[str] = ()
     seed: int | None = None
     choices: str | Sequence[str] | None = None
+    label: bool = False
     json_schema: str | Path | None = None
     regex: str | None = None
     explode: bool = False
@@ -154,6 +155,7 @@ class Flags:
             videos=_strings(self.video),
             sampling=self._sampling(),
             shape=self._shape(),
+            label=self._label(),
             keep=None if self.keep_all else _strings(self.keep),
             limit=None if self.limit is None else _count("limit", self.limit),
         )
@@ -217,6 +219,13 @@ class Flags:
                 "--removed keep needs a folder as output: a file has the rows of the input alone"
             )
         return choice == "drop"
+
+    def _label(self) -> Label | None:
+        if self.choices:
+            return "only" if self.label else "also"
+        if self.label:
+            raise UsageError("--label needs --choices, which says what labels there are")
+        return None
 
     def _exploded(
         self, source: SourceConfig, output: Path, asked: OutputFormat | None

@@ -259,7 +259,12 @@ ANSWERS = (
     _answers(
         "--choices",
         metavar="A,B,...",
-        help="Answers are one of these texts.",
+        help="Answers are one of these texts; choice_probs has the probability of each.",
+    ),
+    _answers(
+        "--label",
+        is_flag=True,
+        help="Write no answers: take the likeliest of --choices, which is quicker.",
     ),
     _answers(
         "--json-schema",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FinishReason = Literal["stop", "length"]
+Label = Literal["also", "only"]
 ShapeKind = Literal["json", "regex", "choice", "lark"]
 
 
@@ -96,6 +97,14 @@ class Shape:
     param: str = field(default="", compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the texts that an answer can be, as the model's tokens."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
 class Grammar(Protocol):
     """A compiled shape, which any number of answers can follow."""
 
@@ -110,7 +119,11 @@ class Grammar(Protocol):
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a row asks for. Exactly one of `messages` (chat) and `prompt` (completion) is set;
-    a completion's prompt may be token ids. The answer has `shape`, if that is not None."""
+    a completion's prompt may be token ids. The answer has `shape`, if that is not None.
+
+    `label` asks how likely each of the shape's choices is: also, beside an answer, or only, and
+    then the likeliest is the answer.
+    """
 
     row: Row
     sampling: Sampling
@@ -119,6 +132,7 @@ class Request:
     tools: list[dict[str, Any]] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     shape: Shape | None = None
+    label: Label | None = None
 
     @property
     def is_chat(self) -> bool:
@@ -175,7 +189,7 @@ class Prompt:
     token ids, sampling, shape). A choice of it is known by (key, choice number). `prefix` is the
     longest shared beginning that the plan found for it; at least one token follows it.
     `media` are its images and videos in order, none of which overlap. `grammar` is the request's
-    shape, compiled.
+    shape, compiled; `choices` are those whose probabilities are asked for.
     """
 
     request: Request
@@ -184,6 +198,7 @@ class Prompt:
     prefix: Prefix | None = None
     media: tuple[MediaSpan, ...] = ()
     grammar: Grammar | None = None
+    choices: tuple[Choice, ...] = ()
 
     @property
     def row(self) -> Row:
@@ -229,8 +244,8 @@ class Completion:
     without it and without a matched stop string. `stop_reason` is the stop string or stop token id
     that ended it, None for EOS and length. `cached_tokens` of the prompt were not computed for
     this choice; `disk_tokens` of these were read from disk for it, the others were in memory.
-    `seconds` runs from the row's admission to its last
-    token.
+    `seconds` runs from the row's admission to its last token. `choice_probs` are the
+    probabilities of the prompt's choices.
     """
 
     prompt: Prompt
@@ -243,6 +258,7 @@ class Completion:
     cached_tokens: int = 0
     disk_tokens: int = 0
     seconds: float = 0.0
+    choice_probs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +267,7 @@ class Answer:
 
     `logprobs` is the OpenAI "content" list: {token, logprob, bytes, top_logprobs} per token.
     `finished_at` is seconds since the epoch. `parsed` is the text where that is whole JSON after
-    the row's schema.
+    the row's schema. `choice_probs` are the probabilities of the row's choices.
     """
 
     key: str
@@ -270,6 +286,7 @@ class Answer:
     tool_calls: list[dict[str, Any]] | None = None
     logprobs: list[dict[str, Any]] | None = None
     parsed: str | None = None
+    choice_probs: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

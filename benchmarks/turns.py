@@ -38,7 +38,7 @@ def in_turns(turns: Sequence[Turn], rounds: int) -> Outcomes:
         for turn in turns if number % 2 == 0 else reversed(turns):
             for name, outcome in turn().items():
                 outcomes[name].append(outcome)
-                figures = " ".join(f"{key}={v:.3g}" for key, v in outcome.figures.items())
+                figures = " ".join(f"{key}={_number(v)}" for key, v in outcome.figures.items())
                 print(f"round {number + 1}: {name}: {figures}", file=sys.stderr)
     return outcomes
 
@@ -65,7 +65,11 @@ def _spread(values: Sequence[float]) -> str:
     if any(map(math.isnan, values)):
         return "-"
     low, middle, high = min(values), statistics.median(values), max(values)
-    return " / ".join(f"{value:.3g}" for value in (low, middle, high))
+    return " / ".join(map(_number, (low, middle, high)))
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _print_differences(ours: dict[str, str], theirs: dict[str, str]) -> None:

@@ -277,7 +277,7 @@ def test_check_prints_a_line_for_each_fault_and_a_count() -> None:
     assert second.startswith("bad.jsonl:3 - invalid_json_line ")
     assert result.stderr == (
         "Faulty rows: 2 of 3. Checked: form and fields; "
-        "not prompt length, as the model is not on this machine yet.\n"
+        "not images or prompt length, as the model is not on this machine yet.\n"
     )
 
 

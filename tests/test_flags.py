@@ -54,7 +54,8 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
         min_p=0.1,
         stop=("\n", "###"),
         seed=3,
-        regex="[0-9]",
+        choices="a, b",
+        label=True,
         max_num_seqs=4,
         max_num_batched_tokens=64,
         kv_bits="4",
@@ -78,7 +79,8 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
             sampling=Sampling(
                 max_tokens=7, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, stop=("\n", "###")
             ),
-            shape=Shape("regex", "[0-9]"),
+            shape=Shape("choice", '["a", "b"]'),
+            label="only",
             keep=("x", "y"),
             limit=5,
         ),

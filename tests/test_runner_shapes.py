@@ -103,6 +103,51 @@ def test_every_answer_of_a_run_is_one_of_its_choices(run: Run, output: Path) -> 
     assert {row["text"] for row in read_parquet(output)} == {"a,b"}
 
 
+def test_labels_come_with_the_probability_of_each_choice(run: Run, output: Path) -> None:
+    rows = [{"prompt": f"row {index}"} for index in range(6)]
+    rows.append({"prompt": "own", "guided_choice": ["x", "y"]})
+    assert run(rows, choices="positive, negative", label=True).exit_status == 0
+    labels = read_parquet(output)
+    for row in labels:
+        probs = json.loads(row["choice_probs"])
+        assert sum(probs.values()) == pytest.approx(1)
+        assert row["text"] == max(probs, key=probs.__getitem__)
+    assert set(json.loads(labels[-1]["choice_probs"])) == {"x", "y"}
+
+    assert computed(run(rows, choices="positive, negative", label=True)) == 0
+    assert computed(run(rows, choices="positive, negative", max_tokens=20)) == len(rows)
+    written = read_parquet(output)
+    assert {row["text"] for row in written[:-1]} <= {"positive", "negative"}
+    for row, label in zip(written, labels, strict=True):
+        probs = json.loads(row["choice_probs"])
+        assert probs == pytest.approx(json.loads(label["choice_probs"]))
+
+
+def test_labels_as_jsonl_are_found_again(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    for reused in (0, 2):
+        summary = batchrun.run(
+            path,
+            output=tmp_path / "out.jsonl",
+            model=str(tiny_model("llama")),
+            choices="yes,no",
+            label=True,
+            quiet=True,
+        )
+        assert summary.request_counts.reused == reused
+    for line in read_jsonl(tmp_path / "out.jsonl"):
+        (choice,) = line["response"]["body"]["choices"]
+        assert choice["text"] in choice["choice_probs"]
+
+
+def test_a_choice_that_does_not_fit_the_context_is_the_rows_error(run: Run, output: Path) -> None:
+    rows = [{"prompt": [5] * 60}, {"prompt": "a"}]
+    assert run(rows, choices="yes,no way of saying", label=True, max_model_len=62).exit_status == 3
+    first, second = read_parquet(output)
+    assert first["error_code"] == "context_length_exceeded"
+    assert second["choice_probs"] is not None
+
+
 def test_every_answer_of_a_run_matches_its_regex(run: Run, output: Path) -> None:
     run([{"prompt": "a"}, {"prompt": "b"}], regex="[0-9]{2}")
     assert all(row["text"].isdecimal() for row in read_parquet(output))
@@ -116,6 +161,7 @@ def test_every_answer_of_a_run_matches_its_regex(run: Run, output: Path) -> None
         ({"choices": "a", "regex": "a"}, "keep one"),
         ({"explode": True}, "--explode needs --json-schema"),
         ({"explode": True, "regex": "a"}, "--explode needs --json-schema"),
+        ({"label": True}, "--label needs --choices"),
     ],
 )
 def test_shapes_that_cannot_be_are_told_before_anything_is_read(

@@ -34,6 +34,7 @@ class AnswerReader:
             finished_at=time.time(),
             logprobs=None if scores is None else [self._score(score) for score in scores],
             parsed=parsed(completion),
+            choice_probs=_choice_probs(completion),
         )
 
     def _score(self, score: TokenLogprob) -> dict[str, object]:
@@ -44,3 +45,10 @@ class AnswerReader:
     def _named(self, token_id: int, logprob: float) -> dict[str, object]:
         token = self._decoder.decode([token_id], skip_special_tokens=False)
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+
+def _choice_probs(completion: Completion) -> dict[str, float] | None:
+    if completion.choice_probs is None:
+        return None
+    texts = [choice.text for choice in completion.prompt.choices]
+    return dict(zip(texts, completion.choice_probs, strict=True))

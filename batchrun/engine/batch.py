@@ -7,6 +7,7 @@ on the device, and the next step can start from tokens that the host has not rea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -22,6 +23,15 @@ from batchrun.records import TokenLogprob
 OVERLAPS = mx.default_device() != mx.Device(mx.cpu)
 
 
+class Taken(NamedTuple):
+    """A sequence's next token, its log-probability if asked for, and what its walk was told."""
+
+    sequence: Sequence
+    token_id: int
+    score: TokenLogprob | None
+    told: list[float]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A decode step that has been started: which sequence is at which place, and its tokens."""
@@ -29,12 +39,13 @@ class Step:
     rows: list[Sequence | None]
     sampled: Sampled
 
-    def read(self) -> list[tuple[Sequence, int, TokenLogprob | None]]:
-        """Wait for the step; the token of every sequence that still runs."""
+    def read(self) -> list[Taken]:
+        """Wait for the step; what it gave every sequence that still runs."""
         tokens = self.sampled.tokens.tolist()
         scores = self._read_scores()
+        told = self.sampled.told.read() if self.sampled.told else {}
         return [
-            (row, tokens[place], scores.get(place))
+            Taken(row, tokens[place], scores.get(place), told.get(place, []))
             for place, row in enumerate(self.rows)
             if row is not None and row.ending is None
         ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -77,8 +78,22 @@ def _within_range(x: mx.array) -> mx.array:
     return mx.minimum(mx.maximum(x, _LOWEST), _HIGHEST)
 
 
+def _gelu_tanh(x: mx.array) -> mx.array:
+    return x / (1.0 + _exp(_within_range(x * (-_GELU_A - _GELU_B * x * x))))
+
+
+def _gelu_quick(x: mx.array) -> mx.array:
+    return x / (1.0 + _exp(_within_range(-1.702 * x)))
+
+
 _fused_exp_below = mx.compile(_exp_below)
 _fused_swiglu = mx.compile(_swiglu)
+# MLX's names for gelu by tanh and by a sigmoid. In traces of no fixed shape these do not work.
+_FUSED_GELU = {
+    "precise": mx.compile(_gelu_tanh),
+    "tanh": mx.compile(_gelu_tanh),
+    "fast": mx.compile(_gelu_quick),
+}
 
 
 @partial(mx.compile, shapeless=True)
@@ -122,6 +137,19 @@ def gelu_approx(x: mx.array) -> mx.array:
     return _gelu_approx(x) if x.dtype == mx.float32 else _upstream_gelu_approx(x)
 
 
+class Gelu(nn.GELU):
+    """`nn.GELU` outside traces, where a tower has it between two products."""
+
+    _approx: str
+
+    def __call__(self, x: mx.array) -> mx.array:
+        fused = _FUSED_GELU.get(self._approx)
+        if fused is None or x.dtype != mx.float32:
+            upstream: mx.array = super().__call__(x)
+            return upstream
+        return fused(x)
+
+
 def install(model: Model) -> None:
     """Have `model` use the fast forms, where they are faster. All models of a process share MLX's
     own activations, and mlx-lm's are replaced where `model` has imported them."""
@@ -129,8 +157,17 @@ def install(model: Model) -> None:
         return
     for name in {type(module).__module__ for module in model.modules()}:
         source = vars(sys.modules[name])
-        if source.get("swiglu") is _upstream_swiglu:
+        if source.get("swiglu") in _upstream_swiglus():
             source["swiglu"] = swiglu
+    for module in model.modules():
+        if type(module) is nn.GELU:
+            module.__class__ = Gelu
     for library in (nn, nn.layers, mlx_activations):
         library.silu, library.gelu_approx = silu, gelu_approx
     nn.SiLU.__call__ = lambda _, x: silu(x)
+
+
+def _upstream_swiglus() -> list[Any]:
+    """mlx-lm's and, where it is loaded, mlx-vlm's, which takes and does the same."""
+    vlm = sys.modules.get("mlx_vlm.models.activations")
+    return [_upstream_swiglu, *([vlm.swiglu] if vlm else [])]

@@ -74,7 +74,7 @@ class Finisher:
 
     def __init__(self, decoder: Decoder, eos_token_ids: frozenset[int]):
         self._decoder = decoder
-        self._eos_token_ids = eos_token_ids
+        self.eos_token_ids = eos_token_ids
 
     def watcher(self, sampling: Sampling) -> StopWatcher | None:
         return StopWatcher(sampling.stop, self._decoder) if sampling.stop else None
@@ -92,7 +92,7 @@ class Finisher:
         newest = token_ids[-1]
         if newest in sampling.stop_token_ids:
             return Ending("stop", newest, dropped_tokens=1)
-        if newest in self._eos_token_ids and not sampling.ignore_eos:
+        if newest in self.eos_token_ids and not sampling.ignore_eos:
             return Ending("stop", dropped_tokens=1)
         if is_whole or (watcher and watcher.found(token_ids)):
             return Ending("stop")

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from batchrun.engine import attention, fastmath
+from batchrun.engine import attention, fastmath, towers
 from batchrun.engine import batch as decoding
-from batchrun.engine.batch import Batch, Step
+from batchrun.engine.ballots import Walk
+from batchrun.engine.batch import Batch, Step, Taken
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.finishing import Decoder, Ending, Finisher
 from batchrun.engine.kv import CacheTraits, Model
@@ -59,6 +60,7 @@ class Engine:
     ):
         attention.install(model)
         fastmath.install(model)
+        towers.install(model)
         traits = probe(model, kv_bits)
         self.stats = EngineStats()
         if traits.unbatchable:
@@ -235,9 +237,22 @@ class Engine:
         tokens = self._in_flight.read()
         self._in_flight = None
         self.stats.decode_seconds += time.perf_counter() - start
-        for sequence, token_id, score in tokens:
-            self._accept(sequence, token_id, score)
+        for taken in tokens:
+            if taken.sequence.walk:
+                self._follow(taken.sequence, taken.sequence.walk, taken)
+            else:
+                self._accept(taken.sequence, taken.token_id, taken.score)
         return len(tokens)
+
+    def _follow(self, sequence: Sequence, walk: Walk, taken: Taken) -> None:
+        """The next step of a sequence that is led along its prompt's choices."""
+        assert sequence.ballot is not None
+        sequence.ballot.count(walk, len(sequence.token_ids), taken.told)
+        sequence.token_ids.append(taken.token_id)
+        if len(sequence.token_ids) == walk.num_steps:
+            sequence.ending = Ending("stop")
+            self._done += sequence.ballot.walked(sequence.completion("", sequence.ending))
+            self._width.finished()
 
     def _accept(self, sequence: Sequence, token_id: int, score: TokenLogprob | None) -> None:
         self.stats.decode_tokens += 1
@@ -263,7 +278,9 @@ class Engine:
         sampling = sequence.prompt.sampling
         text, ending = self._finisher.finish(sequence.token_ids, sampling, ending)
         sequence.ending = ending
-        self._done.append(sequence.completion(text, ending))
+        completion = sequence.completion(text, ending)
+        ballot = sequence.ballot
+        self._done += ballot.answered(completion) if ballot else [completion]
         self._width.finished()
 
     def _retry(self, error: Exception) -> None:

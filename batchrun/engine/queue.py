@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from batchrun.engine.ballots import Ballot
 from batchrun.engine.budget import LayerCost
 from batchrun.engine.finishing import Finisher
 from batchrun.engine.guiding import Guide
@@ -85,8 +86,8 @@ class Queue:
             if prompt is None:
                 return
             prompt = self._with_prefix(prompt)
-            wants_tokens = prompt.sampling.max_tokens > 0
-            (self._waiting if wants_tokens else self._empty).extend(self._sequences(prompt))
+            for sequence in self._sequences(prompt):
+                (self._waiting if sequence.max_tokens > 0 else self._empty).append(sequence)
 
     def put_back(self, sequences: list[Sequence]) -> None:
         """Sequences whose run was cut short start over, before all others."""
@@ -140,13 +141,22 @@ class Queue:
         return replace(prompt, prefix=self._last_stored)
 
     def _sequences(self, prompt: Prompt) -> Iterator[Sequence]:
-        longest = len(prompt.token_ids) + prompt.sampling.max_tokens
+        """The prompt's answers, and the walks that tell how likely its choices are."""
+        ballot = Ballot(prompt, self._finisher.eos_token_ids) if prompt.choices else None
+        if prompt.request.label != "only":
+            kv_bytes = self._kv_bytes_of(prompt, prompt.sampling.max_tokens)
+            for choice in range(prompt.sampling.n):
+                watcher = self._finisher.watcher(prompt.sampling)
+                guide = Guide(prompt.grammar) if prompt.grammar else None
+                yield Sequence(prompt, choice, kv_bytes, watcher, guide, ballot)
+        for walk in ballot.walks if ballot else ():
+            kv_bytes = self._kv_bytes_of(prompt, walk.num_steps)
+            yield Sequence(prompt, 0, kv_bytes, ballot=ballot, walk=walk)
+
+    def _kv_bytes_of(self, prompt: Prompt, num_tokens: int) -> int:
+        longest = len(prompt.token_ids) + num_tokens
         prefix = len(prompt.prefix.token_ids) if prompt.prefix else 0
-        kv_bytes = sum(cost.bytes(longest, prefix) for cost in self._costs)
-        for choice in range(prompt.sampling.n):
-            watcher = self._finisher.watcher(prompt.sampling)
-            guide = Guide(prompt.grammar) if prompt.grammar else None
-            yield Sequence(prompt, choice, kv_bytes, watcher, guide)
+        return sum(cost.bytes(longest, prefix) for cost in self._costs)
 
 
 def _prefill_together(sequences: list[Sequence], max_tokens: int) -> bool:

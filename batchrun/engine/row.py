@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from batchrun.engine.ballots import Ballot, Walk
 from batchrun.engine.finishing import Ending, StopWatcher
 from batchrun.engine.guiding import Guide
 from batchrun.records import Completion, Prompt, TokenLogprob
@@ -16,7 +17,8 @@ class Sequence:
 
     `kv_bytes` is the most its caches can grow to. `num_started` counts the decode steps begun
     for it; `token_ids` holds what has been read back, one fewer while a step is in flight.
-    `guide` has taken these, if its answer follows a grammar.
+    `guide` has taken these, if its answer follows a grammar. With a `walk` it is no answer, but
+    follows that for the prompt's `ballot`.
     """
 
     prompt: Prompt
@@ -24,6 +26,8 @@ class Sequence:
     kv_bytes: int = 0
     watcher: StopWatcher | None = None
     guide: Guide | None = None
+    ballot: Ballot | None = None
+    walk: Walk | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     num_started: int = 0
@@ -34,7 +38,7 @@ class Sequence:
 
     @property
     def max_tokens(self) -> int:
-        return self.prompt.sampling.max_tokens
+        return self.walk.num_steps if self.walk else self.prompt.sampling.max_tokens
 
     @property
     def is_live(self) -> bool:
@@ -45,7 +49,9 @@ class Sequence:
         """The same sequence before its first step."""
         watcher = self.watcher.restart() if self.watcher else None
         guide = self.guide.restart() if self.guide else None
-        return Sequence(self.prompt, self.choice, self.kv_bytes, watcher, guide)
+        return Sequence(
+            self.prompt, self.choice, self.kv_bytes, watcher, guide, self.ballot, self.walk
+        )
 
     def completion(self, text: str, ending: Ending) -> Completion:
         return Completion(

@@ -18,6 +18,7 @@ import mlx.core as mx
 import numpy as np
 
 from batchrun.engine.guiding import Guide, masked
+from batchrun.engine.led import Led, Told
 from batchrun.engine.row import Sequence
 
 # Logits divided by less would overflow; the likeliest token is as sure as can be long before.
@@ -41,10 +42,12 @@ class Sampled:
 
     tokens: mx.array
     scores: ScoredTokens | None
+    told: Told | None = None
 
     def arrays(self) -> list[mx.array]:
         scores = self.scores
-        return [self.tokens] + ([scores.chosen, scores.top_ids, scores.top] if scores else [])
+        arrays = [self.tokens] + ([scores.chosen, scores.top_ids, scores.top] if scores else [])
+        return arrays + ([self.told.values] if self.told else [])
 
 
 class Sampler:
@@ -54,7 +57,10 @@ class Sampler:
     def __init__(self, rows: Many[Sequence | None], vocab_size: int):
         self._rows = list(rows)
         self.is_guided = any(row is not None and row.guide is not None for row in rows)
-        places = [(place, row) for place, row in enumerate(rows) if row is not None]
+        taken = [(place, row) for place, row in enumerate(rows) if row is not None]
+        places = [(place, row) for place, row in taken if row.walk is None]
+        led = [(place, row.walk, row.num_started) for place, row in taken if row.walk is not None]
+        self._led = Led(led) if led else None
         self._bias = _LogitBias.of(places, vocab_size)
         self._penalties = _Penalties.of(places, vocab_size)
         self._draws = _Draws.of(places)
@@ -73,7 +79,10 @@ class Sampler:
             tokens = self._draws.replace(tokens, logits)
         if self._penalties:
             self._penalties.count(tokens)
-        return Sampled(tokens, self._scores.of_tokens(tokens, raw) if self._scores else None)
+        scores = self._scores.of_tokens(tokens, raw) if self._scores else None
+        if self._led is None:
+            return Sampled(tokens, scores)
+        return Sampled(self._led.replace(tokens), scores, self._led.ask(raw))
 
 
 class _LogitBias:

@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from batchrun.errors import RowError, UsageError
 from batchrun.prepare.tokenizer import Tokenizer, row_error
-from batchrun.records import Shape
+from batchrun.records import Choice, Shape
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -66,6 +66,7 @@ class Grammars:
         self._vocab_size = vocab_size
         self._words: LLTokenizer | None = None
         self._compiled = lru_cache(_MAX_KEPT)(self._compile)
+        self.choices = lru_cache(_MAX_KEPT)(self._choices)
 
     def compile(self, shape: Shape) -> CompiledGrammar:
         """Raises RowError for a shape that is none, or that no text can have."""
@@ -83,6 +84,13 @@ class Grammars:
         if not any(matcher.deep_copy().compute_bitmask()):
             raise ValueError("no token can begin it")
         return CompiledGrammar(matcher, words.vocab_size)
+
+    def _choices(self, shape: Shape) -> tuple[Choice, ...]:
+        """The texts of a shape of choices as the tokens that an answer has them in."""
+        return tuple(
+            Choice(text, tuple(self._tokenizer.encode(text, add_special_tokens=False)))
+            for text in json.loads(shape.source)
+        )
 
     def _read_words(self, shape: Shape) -> LLTokenizer:
         """llguidance's view of the tokenizer, made when a row first needs it."""

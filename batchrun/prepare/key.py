@@ -10,7 +10,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from batchrun.records import Prompt, Sampling, Shape
+from batchrun.records import Label, Prompt, Sampling, Shape
 
 _FORMAT = b"batchrun 1"
 _FORMAT_WITH_MEDIA = b"batchrun 1 media"
@@ -24,18 +24,22 @@ def key(
     sampling: Sampling,
     run_seed: int | None,
     shape: Shape | None = None,
+    label: Label | None = None,
     media: Sequence[bytes] = (),
 ) -> str:
     """Hex digest of everything that decides one choice of an answer.
 
-    That is the model's identity, the token ids, the answer's shape, the digests of images and
-    videos in order, and every sampling field that has a say: not `n`, nor what a greedy row never
-    reads. A row that draws without a seed of its own takes `run_seed`.
+    That is the model's identity, the token ids, the answer's shape and what is asked about its
+    choices, the digests of images and videos in order, and every sampling field that has a say: not
+    `n`, nor what a greedy row never reads. A row that draws without a seed of its own takes
+    `run_seed`.
     """
     digest = sha256(_FORMAT_WITH_MEDIA if media else _FORMAT)
     parts = [model.encode(), _sampling_bytes(sampling, run_seed)]
     if shape is not None:
         parts.append(f"{shape.kind} {shape.source}".encode())
+    if label is not None:
+        parts.append(f"label {label}".encode())
     if media:
         parts.append(b"".join(media))
     for part in parts:

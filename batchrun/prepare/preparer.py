@@ -14,7 +14,7 @@ from batchrun.prepare.media import Loading, MediaLoader, MediaReader, Reference,
 from batchrun.prepare.processor import Processor
 from batchrun.prepare.spans import MediaTokens
 from batchrun.prepare.tokenizer import BosRule, Tokenizer, row_error
-from batchrun.records import Failure, MediaSpan, Prompt, Request, Sampling
+from batchrun.records import Choice, Failure, MediaSpan, Prompt, Request, Sampling
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,9 +128,21 @@ class Preparer:
             request = replace(request, sampling=sampling)
         shape = request.shape
         digests = [span.media.digest for span in spans]
-        name = key(self._model, token_ids, sampling, self._run_seed, shape, digests)
+        name = key(self._model, token_ids, sampling, self._run_seed, shape, request.label, digests)
         grammar = None if shape is None else self._grammars.compile(shape)
-        return Prompt(request, token_ids, name, media=tuple(spans), grammar=grammar)
+        choices = self._choices(request, len(token_ids))
+        return Prompt(
+            request, token_ids, name, media=tuple(spans), grammar=grammar, choices=choices
+        )
+
+    def _choices(self, request: Request, num_tokens: int) -> tuple[Choice, ...]:
+        """The choices whose probabilities the request asks for."""
+        if request.label is None or request.shape is None:
+            return ()
+        choices = self._grammars.choices(request.shape)
+        self._check_known([token for choice in choices for token in choice.token_ids], request)
+        self._check_room(request, num_tokens, max(len(choice.token_ids) for choice in choices))
+        return choices
 
     def _check_kinds(self, media: Sequence[Reference]) -> None:
         takes_video = self._processor is not None and self._processor.takes_video
@@ -192,8 +204,13 @@ class Preparer:
         sampling = request.sampling
         if self._context_length is None:
             return sampling
+        self._check_room(request, num_tokens, min(sampling.max_tokens, 1))
         room = self._context_length - num_tokens
-        if room < min(sampling.max_tokens, 1):
+        return sampling if sampling.max_tokens <= room else replace(sampling, max_tokens=room)
+
+    def _check_room(self, request: Request, num_tokens: int, wanted: int) -> None:
+        """Raises RowError where the context has no room for `wanted` tokens after the prompt."""
+        if self._context_length is not None and num_tokens + wanted > self._context_length:
             raise RowError(
                 "context_length_exceeded",
                 f"the prompt has {num_tokens} tokens and the context length is"
@@ -201,9 +218,6 @@ class Preparer:
                 " or raise --max-model-len if the model allows it",
                 param=_param(request),
             )
-        if sampling.max_tokens <= room:
-            return sampling
-        return replace(sampling, max_tokens=room)
 
 
 def _param(request: Request) -> str:

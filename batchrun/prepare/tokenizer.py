@@ -24,8 +24,9 @@ class Tokenizer(Protocol):
     def backend_tokenizer(self) -> Any:
         """The tokenizer of the `tokenizers` library; slow ones have none."""
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of `text`, with the special tokens that the tokenizer adds by its rule."""
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
+        """The token ids of `text`, with the special tokens that the tokenizer adds by its rule
+        unless told not to."""
         ...
 
     def apply_chat_template(

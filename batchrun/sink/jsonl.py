@@ -138,6 +138,8 @@ def _content(answer: Answer, is_chat: bool) -> dict[str, Any]:
         extra["tool_calls"] = answer.tool_calls
     if answer.parsed is not None:
         extra["parsed"] = json.loads(answer.parsed)
+    if answer.choice_probs is not None:
+        extra["choice_probs"] = answer.choice_probs
     if not is_chat:
         return {"text": answer.text, **extra}
     text = None if answer.tool_calls and not answer.text else answer.text
@@ -219,4 +221,5 @@ def _answer(key: str, body: dict[str, Any], choice: dict[str, Any]) -> Answer:
         tool_calls=content.get("tool_calls"),
         logprobs=None if logprobs is None else logprobs["content"],
         parsed=dumps(content["parsed"]) if has_parsed else None,
+        choice_probs=content.get("choice_probs"),
     )

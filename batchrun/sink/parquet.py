@@ -28,6 +28,7 @@ COLUMNS = pa.schema(
         ("reasoning", pa.string()),
         ("tool_calls", pa.string()),
         ("parsed", pa.string()),
+        ("choice_probs", pa.string()),
         ("finish_reason", pa.string()),
         ("stop_reason", pa.string()),
         ("logprobs", pa.string()),
@@ -59,7 +60,7 @@ _GROUP_ROWS = 8192
 _GROUP_BYTES = 64 * 2**20
 BATCH_ROWS = 128
 
-_OPTIONAL = ("reasoning", "tool_calls", "parsed", "stop_reason", "logprobs")
+_OPTIONAL = ("reasoning", "tool_calls", "parsed", "choice_probs", "stop_reason", "logprobs")
 _NEEDED = (
     "request_key",
     "choice",
@@ -169,7 +170,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
     moment = microseconds(result.finished_at)
     if answer is None:
         assert error is not None
-        nothing = (None,) * 12
+        nothing = (None,) * 13
         problem = (error.status, error.code, error.message)
         return (row.index, row.custom_id, 0, *nothing, *problem, None, result.key, moment)
     return (
@@ -180,6 +181,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
         answer.reasoning,
         _json(answer.tool_calls),
         answer.parsed,
+        _json(answer.choice_probs),
         answer.finish_reason,
         stop_text(answer.stop_reason),
         _json(answer.logprobs),
@@ -249,6 +251,7 @@ def to_answer(record: dict[str, Any]) -> Answer:
         tool_calls=_parsed(record["tool_calls"]),
         logprobs=_parsed(record["logprobs"]),
         parsed=record["parsed"],
+        choice_probs=_parsed(record["choice_probs"]),
     )
 
 

@@ -25,6 +25,7 @@ CREATE TABLE answers (
     tool_calls TEXT,
     logprobs TEXT,
     parsed TEXT,
+    choice_probs TEXT,
     PRIMARY KEY (key, choice)
 );
 CREATE TABLE rows (
@@ -66,7 +67,7 @@ STARTED_OVER = "PRAGMA application_id"
 START = ("DELETE FROM rows", "DELETE FROM asked")
 
 ADD_ANSWER = """
-INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key, choice) DO NOTHING
 """
 
@@ -125,7 +126,7 @@ SELECT {_ROW}, {_STATE},
        answers.choice, answers.text, answers.finish_reason, answers.stop_reason,
        answers.prompt_tokens, answers.cached_tokens, answers.disk_tokens, answers.completion_tokens,
        answers.seconds, answers.model, answers.finished_at, answers.reasoning, answers.tool_calls,
-       answers.logprobs, answers.parsed
+       answers.logprobs, answers.parsed, answers.choice_probs
 FROM rows LEFT JOIN answers
   ON answers.key = rows.key AND answers.choice < rows.n AND rows.error_code IS NULL
 WHERE rows.error_code IS NOT NULL OR {_ANSWERED}

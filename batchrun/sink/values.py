@@ -44,6 +44,7 @@ def answer_values(answer: Answer) -> tuple[Any, ...]:
         None if answer.tool_calls is None else dumps(answer.tool_calls),
         None if answer.logprobs is None else dumps(answer.logprobs),
         None if answer.parsed is None else clean(answer.parsed),
+        None if answer.choice_probs is None else dumps(answer.choice_probs),
     )
 
 
@@ -62,7 +63,7 @@ def make_result(row: Row, values: tuple[Any, ...]) -> Result:
 
 
 def make_answer(key: str, values: list[Any]) -> Answer:
-    *plain, finished_at, reasoning, tool_calls, logprobs, parsed = values
+    *plain, finished_at, reasoning, tool_calls, logprobs, parsed, choice_probs = values
     fields = (
         *plain,
         finished_at / 1e6,
@@ -70,5 +71,6 @@ def make_answer(key: str, values: list[Any]) -> Answer:
         None if tool_calls is None else json.loads(tool_calls),
         None if logprobs is None else json.loads(logprobs),
         parsed,
+        None if choice_probs is None else json.loads(choice_probs),
     )
     return Answer(key, *fields)

@@ -94,7 +94,7 @@ class _Recipe:
         row = replace(row, kept=self._kept(columns))
         try:
             row = replace(row, custom_id=read_custom_id(columns))
-            return self._made(row, columns, kind)
+            return self._labelled(self._made(row, columns, kind))
         except RowError as error:
             return Failure(row, error)
 
@@ -102,6 +102,10 @@ class _Recipe:
         if self.config.keep is None:
             return self.media.others(columns)
         return {name: columns.get(name) for name in self.config.keep}
+
+    def _labelled(self, request: Request) -> Request:
+        is_choice = request.shape is not None and request.shape.kind == "choice"
+        return replace(request, label=self.config.label) if is_choice else request
 
     def _made(self, row: Row, columns: Columns, kind: Kind) -> Request:
         media = self.media.parts(_without_empty(columns) if kind in ("csv", "tsv") else columns)

@@ -31,6 +31,16 @@ def gelu(x):
     return x * sigmoid(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
 
 
+class Parts:
+    """Something with modules to install the fast forms in."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def modules(self):
+        return self.parts
+
+
 def assert_accurate(results: mx.array, expected: np.ndarray) -> None:
     off = np.abs(np.array(results).astype(np.float64) - expected)
     worst = np.argmax(off / np.abs(expected))
@@ -67,6 +77,50 @@ def test_swiglu_is_accurate():
 def test_gelu_approx_is_accurate():
     x = grid(-9.9, 12)
     assert_accurate(fastmath.gelu_approx(mx.array(x)), gelu(x.astype(np.float64)))
+
+
+@on_a_linux_cpu
+@pytest.mark.parametrize(
+    ("approx", "exact"),
+    [("tanh", gelu), ("precise", gelu), ("fast", lambda x: x * sigmoid(1.702 * x))],
+)
+def test_gelu_modules_are_accurate(approx, exact):
+    """As far as a float32 argument of an exponential can be."""
+    x = grid(-9.9, 12)
+    part, theirs = nn.GELU(approx), nn.GELU(approx)
+    fastmath.install(Parts([part]))
+    assert type(part) is fastmath.Gelu
+    expected = exact(x.astype(np.float64))
+    off, upstream_off = (
+        np.abs(np.array(one(mx.array(x))) - expected).max() for one in (part, theirs)
+    )
+    assert off <= max(upstream_off, 1e-6)
+    relative = np.abs(np.array(part(mx.array(x))) - expected) / np.abs(expected)
+    assert relative.max() <= 2e-5
+
+
+@on_a_linux_cpu
+def test_gelu_by_erf_and_in_half_precision_is_left_to_mlx():
+    x = mx.random.normal((1000,), key=mx.random.key(1)) * 4
+    for approx, dtype in (("none", mx.float32), ("tanh", mx.bfloat16)):
+        part = nn.GELU(approx)
+        fastmath.install(Parts([part]))
+        found, expected = part(x.astype(dtype)), nn.GELU(approx)(x.astype(dtype))
+        assert found.dtype == dtype
+        assert mx.array_equal(found, expected).item()
+
+
+@on_a_linux_cpu
+def test_mlx_vlms_own_swiglu_is_replaced():
+    from mlx_vlm.models import activations as theirs
+    from mlx_vlm.models import mlp
+
+    part = mlp.SwiGLUMLP(8, 16)
+    x = mx.random.normal((3, 8), key=mx.random.key(1))
+    expected = part.down_proj(theirs.swiglu(part.gate_proj(x), part.up_proj(x)))
+    fastmath.install(Parts([part]))
+    assert mlp.swiglu is fastmath.swiglu
+    assert mx.allclose(part(x), expected, rtol=1e-5, atol=1e-6).item()
 
 
 @on_a_linux_cpu

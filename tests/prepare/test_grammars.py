@@ -110,7 +110,7 @@ def test_a_tokenizer_that_cannot_be_guided_is_the_rows_error() -> None:
         bos_token_id = None
         has_chat_template = False
 
-        def encode(self, text: str) -> list[int]:
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
             return [ord(letter) for letter in text]
 
         def __len__(self) -> int:

@@ -97,6 +97,7 @@ def choices(key: str, n: int) -> st.SearchStrategy[list[Answer]]:
                 tool_calls=st.none() | TOOL_CALLS,
                 logprobs=st.none() | LOGPROBS,
                 parsed=st.none() | TOOL_CALLS.map(dumps),
+                choice_probs=st.none() | st.dictionaries(st.text(), st.floats(0, 1), min_size=1),
             ).map(to_microseconds)
             for choice in range(n)
         )

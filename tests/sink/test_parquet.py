@@ -15,6 +15,7 @@ from tests.sink.builders import MOMENT, chat, failure, make_answer, make_row
 
 NAMES = [
     *("row", "custom_id", "choice", "text", "reasoning", "tool_calls", "parsed"),
+    "choice_probs",
     *(
         "finish_reason",
         "stop_reason",
@@ -36,6 +37,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         reasoning="because",
         tool_calls=[{"id": "1"}],
         parsed='{"a": 1}',
+        choice_probs={"é": 0.25, "b": 0.75},
         logprobs=[{"token": "é"}],
     )
     journal.add_row(chat(make_row(0, custom_id="a", kept={"label": "x"})), "k")
@@ -55,6 +57,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         "reasoning": "because",
         "tool_calls": '[{"id":"1"}]',
         "parsed": '{"a": 1}',
+        "choice_probs": '{"é":0.25,"b":0.75}',
         "finish_reason": "stop",
         "stop_reason": "13",
         "logprobs": '[{"token":"é"}]',

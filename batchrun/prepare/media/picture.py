@@ -105,12 +105,12 @@ def _beginning(data: bytes) -> str:
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
-    upright = ImageOps.exif_transpose(image)
-    if upright.has_transparency_data:
-        return _on_white(upright.convert("RGBA"))
-    if upright.mode in _RANGES or upright.mode == "F":
-        return _scaled(upright).convert("RGB")
-    return upright.convert("RGB")
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.has_transparency_data:
+        return _on_white(image.convert("RGBA"))
+    if image.mode in _RANGES or image.mode == "F":
+        return _scaled(image).convert("RGB")
+    return image.convert("RGB")
 
 
 def _on_white(image: Image.Image) -> Image.Image:
