@@ -42,8 +42,8 @@ def _check_folder(output: Path, inputs: Iterable[str]) -> None:
     strange = next((path for path in visible if not path.match("part-*.parquet")), None)
     if strange is not None:
         raise UsageError(
-            f"{output}: holds {strange.name}, which is no part of an output; name an empty folder,"
-            " or a new one"
+            f"{output}: holds {strange.name}, which is no part of an output; name a file in it,"
+            " or a new folder"
         )
     for path in inputs:
         if output.exists() and _is_same(str(Path(path).parent), output):
