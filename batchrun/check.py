@@ -68,6 +68,7 @@ def at_hand(config: ModelConfig, media: MediaConfig) -> AtHand | None:
         eos_token_ids=words.eos_token_ids,
         processor=words.processor,
         media=media,
+        dialect=words.dialect,
     )
     return AtHand(preparer, words.tokenizer)
 

@@ -38,7 +38,8 @@ class SourceConfig:
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Which model, in which form. `dtype` None leaves the choice to the device. `text_only` takes
-    of a vision model the part that reads text."""
+    of a vision model the part that reads text. `tool_parser` and `reasoning_parser` take the place
+    of those that the tokenizer declares; "none" reads neither."""
 
     model: str | None = None
     adapter: str | None = None
@@ -47,6 +48,8 @@ class ModelConfig:
     trust_remote_code: bool = False
     chat_template: str | None = None
     text_only: bool = False
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,7 @@ class RunConfig:
     are planned together. `kv_bits` None keeps the KV cache in full precision. Times are in
     seconds; `fail_on_error` is the number of failed rows (1 or more), or their share of all rows
     (below 1), that makes the run stop as failed; None never does.
+    `reasoning_budget` is the most tokens of a block of reasoning.
     `explode` are the fields of JSON answers that get columns of their own, with their JSON types.
     `drops_removed` takes rows that the input no longer has out of a folder of parts.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
@@ -94,6 +98,7 @@ class RunConfig:
     prefix_cache_dir: Path | None = None
     prefix_cache_bytes: int = 10_000_000_000
     seed: int | None = None
+    reasoning_budget: int | None = None
     fresh: bool = False
     drops_removed: bool = False
     fail_on_error: float | None = None

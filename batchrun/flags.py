@@ -79,6 +79,9 @@ class Flags:
     seed: int | None = None
     choices: str | Sequence[str] | None = None
     label: bool = False
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    reasoning_budget: int | None = None
     json_schema: str | Path | None = None
     regex: str | None = None
     explode: bool = False
@@ -135,6 +138,7 @@ class Flags:
             prefix_cache_bytes=self._prefix_cache_bytes(),
             window=self.checked_window(),
             seed=_seed(self.seed),
+            reasoning_budget=_budget(self.reasoning_budget),
             fresh=self.fresh,
             fail_on_error=_failures(self.fail_on_error),
             max_time=_max_time(self.max_time),
@@ -169,6 +173,8 @@ class Flags:
             max_model_len=None if length is None else _count("max_model_len", length),
             trust_remote_code=self.trust_remote_code,
             chat_template=self.chat_template,
+            tool_parser=self.tool_parser,
+            reasoning_parser=self.reasoning_parser,
             text_only=self.text_only,
         )
 
@@ -311,6 +317,12 @@ def _seed(value: int | None) -> int | None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
         raise UsageError(f"--seed must be a whole number of 64 bits, not {value!r}")
+    return value
+
+
+def _budget(value: int | None) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise UsageError(f"--reasoning-budget must be a whole number of at least 0, not {value!r}")
     return value
 
 

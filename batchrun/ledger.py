@@ -12,7 +12,7 @@ from batchrun.answers import AnswerReader
 from batchrun.engine.finishing import Decoder
 from batchrun.errors import RunError
 from batchrun.prepare import with_occurrence
-from batchrun.records import Completion, Failure, Prompt
+from batchrun.records import Completion, Dialect, Failure, Prompt
 from batchrun.report.meter import Meter
 from batchrun.sink import Journal
 
@@ -28,10 +28,19 @@ class _Asked:
 class Ledger:
     """Books for one run. `model` is the name that answers carry."""
 
-    def __init__(self, journal: Journal, meter: Meter, *, model: str, decoder: Decoder):
+    def __init__(
+        self,
+        journal: Journal,
+        meter: Meter,
+        *,
+        model: str,
+        decoder: Decoder,
+        dialect: Dialect | None = None,
+        ends: frozenset[int] = frozenset(),
+    ):
         self._journal = journal
         self._meter = meter
-        self._reader = AnswerReader(model, decoder)
+        self._reader = AnswerReader(model, decoder, dialect, ends)
         self._open: dict[str, dict[int, _Asked]] = {}  # by key, then by number of choices
         self._read_all = False
         self.read_error: RunError | None = None
@@ -111,7 +120,7 @@ class Ledger:
         choices = asked.choices.values()
         reasons = [choice.finish_reason for choice in choices]
         self._meter.completed(
-            n * len(completion.prompt.token_ids),
+            n * completion.prompt.num_tokens,
             sum(choice.cached_tokens for choice in choices),
             sum(len(choice.token_ids) for choice in choices),
             *reasons,

@@ -203,6 +203,18 @@ MODEL = (
         help="Of a model for images and text, load only the part for text.",
     ),
     _model(
+        "--tool-parser",
+        metavar="NAME",
+        help="Which of mlx-lm's parsers reads tool calls, or none."
+        "  [default: as the tokenizer says]",
+    ),
+    _model(
+        "--reasoning-parser",
+        metavar="TAG",
+        help="Reasoning stands between <TAG> and </TAG>; none reads it as text."
+        "  [default: as the tokenizer says]",
+    ),
+    _model(
         "--trust-remote-code",
         is_flag=True,
         help="Run code that comes with the model. Only for models that you trust.",
@@ -272,6 +284,12 @@ ANSWERS = (
         help="Answers are JSON after the schema in this file, also in the column parsed.",
     ),
     _answers("--regex", metavar="REGEX", help="Answers match this regular expression."),
+    _answers(
+        "--reasoning-budget",
+        type=int,
+        metavar="N",
+        help="Close a block of reasoning after N tokens.  [default: no limit]",
+    ),
     _answers(
         "--seed",
         type=int,

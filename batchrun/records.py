@@ -6,6 +6,7 @@ that cannot be done. A step never changes what an earlier one made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -98,6 +99,38 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a model marks the parts of its answers.
+
+    `think_start` and `think_end` are the tokens around a block of reasoning, if it has those.
+    `parse_calls(text, tools)` reads what stands between `call_start` and `call_end` (which may be
+    empty: the rest) as one call or a list of calls, each with `name` and `arguments`; it raises
+    anything. `parser` is its name. `call_tokens` are the two where each is one token.
+    """
+
+    think_start: tuple[int, ...] = ()
+    think_end: tuple[int, ...] = ()
+    call_start: str = ""
+    call_end: str = ""
+    parse_calls: Callable[[str, Any], Any] | None = None
+    parser: str | None = None
+    call_tokens: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """That an answer may begin with reasoning, between the tokens `start` and `end`.
+
+    `is_open` says that the prompt has begun it already. After `budget` of its tokens it is closed.
+    """
+
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    is_open: bool = False
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One of the texts that an answer can be, as the model's tokens."""
 
@@ -122,7 +155,10 @@ class Request:
     a completion's prompt may be token ids. The answer has `shape`, if that is not None.
 
     `label` asks how likely each of the shape's choices is: also, beside an answer, or only, and
-    then the likeliest is the answer.
+    then the likeliest is the answer. With a `continuation` there is no answer: only how likely that
+    is after the prompt. `prompt_logprobs` asks for the log-probabilities of the prompt's own
+    tokens, and of so many of the likeliest at their places; `echo` repeats the prompt before the
+    answer. `tool_choice` is auto, required or the name of a tool.
     """
 
     row: Row
@@ -133,6 +169,11 @@ class Request:
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     shape: Shape | None = None
     label: Label | None = None
+    continuation: str | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
 
     @property
     def is_chat(self) -> bool:
@@ -189,7 +230,8 @@ class Prompt:
     token ids, sampling, shape). A choice of it is known by (key, choice number). `prefix` is the
     longest shared beginning that the plan found for it; at least one token follows it.
     `media` are its images and videos in order, none of which overlap. `grammar` is the request's
-    shape, compiled; `choices` are those whose probabilities are asked for.
+    shape, compiled; `choices` are those whose probabilities are asked for,
+    `continuation` the tokens whose log-probabilities after the prompt are.
     """
 
     request: Request
@@ -199,6 +241,18 @@ class Prompt:
     media: tuple[MediaSpan, ...] = ()
     grammar: Grammar | None = None
     choices: tuple[Choice, ...] = ()
+    continuation: tuple[int, ...] = ()
+    thinking: Thinking | None = None
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the log-probabilities of given tokens are asked for."""
+        return bool(self.continuation) or self.request.prompt_logprobs is not None
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens that are given."""
+        return len(self.token_ids) + len(self.continuation)
 
     @property
     def row(self) -> Row:
@@ -228,12 +282,14 @@ def _content_id(part: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Natural-log probability of one generated token under the model's own distribution
-    (before temperature, penalties and bias), and of the most likely tokens at its place."""
+    """Natural-log probability of one token under the model's own distribution (before temperature,
+    penalties and bias), and of the most likely tokens at its place. `rank` 1 is the likeliest;
+    only given tokens have one."""
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +301,8 @@ class Completion:
     that ended it, None for EOS and length. `cached_tokens` of the prompt were not computed for
     this choice; `disk_tokens` of these were read from disk for it, the others were in memory.
     `seconds` runs from the row's admission to its last token. `choice_probs` are the
-    probabilities of the prompt's choices.
+    probabilities of the prompt's choices, `prompt_scores` those of its continuation's tokens, or of
+    its own from the second on.
     """
 
     prompt: Prompt
@@ -259,6 +316,7 @@ class Completion:
     disk_tokens: int = 0
     seconds: float = 0.0
     choice_probs: tuple[float, ...] | None = None
+    prompt_scores: list[TokenLogprob] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +326,10 @@ class Answer:
     `logprobs` is the OpenAI "content" list: {token, logprob, bytes, top_logprobs} per token.
     `finished_at` is seconds since the epoch. `parsed` is the text where that is whole JSON after
     the row's schema. `choice_probs` are the probabilities of the row's choices.
+    `prompt_logprobs` is vLLM's list of {token id: {logprob, rank, decoded_token}} for each token of
+    the prompt, with None for the first. `logprob` is that of a continuation, and `is_greedy`
+    whether each of its tokens is the likeliest. `reasoning_tokens` of the answer's are its
+    reasoning, with what marks it; None for models without.
     """
 
     key: str
@@ -287,6 +349,10 @@ class Answer:
     logprobs: list[dict[str, Any]] | None = None
     parsed: str | None = None
     choice_probs: dict[str, float] | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    logprob: float | None = None
+    is_greedy: bool | None = None
+    reasoning_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,15 @@ def _answer_rows(
     # Rows are read and prepared while the weights load.
     with _read_ahead(config, start, meter) as ahead, device.limits(machine):
         count = RowCount(config.source, meter)
-        ledger = Ledger(journal, meter, model=files.name, decoder=start.words.tokenizer)
+        words = start.words
+        ledger = Ledger(
+            journal,
+            meter,
+            model=files.name,
+            decoder=words.tokenizer,
+            dialect=words.dialect,
+            ends=words.eos_token_ids,
+        )
         prompts = _wanted(config, meter, stop, ledger.admit(ahead))
         ended = Ended(EngineStats(), files.name, machine, files.notes)
         first = next((prompt for prompt in prompts if prompt is not None), None)
@@ -207,6 +215,8 @@ def _read_ahead(
         run_seed=config.seed,
         processor=start.words.processor,
         media=config.media,
+        dialect=start.words.dialect,
+        reasoning_budget=config.reasoning_budget,
     )
 
     def finish(begun: Begun | Failure) -> Prompt | Failure:
@@ -218,8 +228,13 @@ def _read_ahead(
 
 def _identity(config: RunConfig, files: models.ModelFiles) -> str:
     """What decides the model's answers."""
-    bits = "" if config.kv_bits is None else f", KV cache of {config.kv_bits} bits"
-    return files.identity + bits
+    parts = {
+        "KV cache of bits": config.kv_bits,
+        "tool parser": config.model.tool_parser,
+        "reasoning parser": config.model.reasoning_parser,
+    }
+    named = [f", {name} {value}" for name, value in parts.items() if value is not None]
+    return files.identity + "".join(named)
 
 
 def _wanted(

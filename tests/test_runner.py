@@ -317,7 +317,7 @@ def test_a_model_that_cannot_run_at_all_is_one_clear_error(
 ) -> None:
     from batchrun.models import LoadedModel
 
-    def broken(self: LoadedModel, tokens: object, cache: object) -> None:
+    def broken(self: LoadedModel, tokens: object, cache: object, given: object) -> None:
         raise RuntimeError("no kernel for this")
 
     monkeypatch.setattr(LoadedModel, "__call__", broken)

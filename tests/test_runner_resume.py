@@ -122,10 +122,10 @@ def test_failed_rows_are_tried_again_and_only_they(
     poison = 311
     whole = LoadedModel.__call__
 
-    def poisoned(self: LoadedModel, tokens: Any, cache: list[Any]) -> Any:
+    def poisoned(self: LoadedModel, tokens: Any, cache: list[Any], given: Any = None) -> Any:
         if (tokens == poison).any().item():
             raise RuntimeError("boom")
-        return whole(self, tokens, cache)
+        return whole(self, tokens, cache, given)
 
     bad = {"custom_id": "bad", "prompt": [40, poison, 41]}
     invalid = {"custom_id": "invalid", "prompt": ""}

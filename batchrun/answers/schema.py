@@ -17,12 +17,13 @@ from batchrun.records import Completion
 _MAX_KEPT = 1024
 
 
-def parsed(completion: Completion) -> str | None:
-    """The completion's text where it is whole and valid after the schema of its row, if any."""
+def parsed(completion: Completion, text: str) -> str | None:
+    """The completion's `text`, without its reasoning, where it is whole and valid after the schema
+    of its row, if any."""
     shape = completion.prompt.request.shape
     if shape is None or shape.kind != "json" or completion.finish_reason == "length":
         return None
-    text = completion.text.strip()
+    text = text.strip()
     return text if _is_valid(text, shape.source) else None
 
 

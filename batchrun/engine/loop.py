@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from batchrun.engine import attention, fastmath, towers
 from batchrun.engine import batch as decoding
-from batchrun.engine.ballots import Walk
+from batchrun.engine.ballots import Ballot, Walk
 from batchrun.engine.batch import Batch, Step, Taken
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.finishing import Decoder, Ending, Finisher
@@ -21,8 +21,10 @@ from batchrun.engine.prefill import Prefill
 from batchrun.engine.probe import probe
 from batchrun.engine.queue import Queue
 from batchrun.engine.row import Sequence
+from batchrun.engine.scoring import ScoringPrefill
 from batchrun.engine.sharing import PrefixPool, Store
 from batchrun.engine.stats import EngineStats
+from batchrun.engine.waiting import PromptScores
 from batchrun.engine.width import Width
 from batchrun.errors import RowError
 from batchrun.records import Completion, Failure, Media, Prompt, TokenLogprob
@@ -164,7 +166,11 @@ class Engine:
             taken = self._take()
         if taken:
             self._joining = taken
-            self._prefill = Prefill(self._model, taken, self._pool, self._features, self._traits)
+            parts = (self._model, taken, self._pool, self._features, self._traits)
+            is_scored = taken[0].scored_from > 0
+            self._prefill = (
+                ScoringPrefill(*parts, self._vocab_size) if is_scored else Prefill(*parts)
+            )
 
     def _take(self) -> list[Sequence]:
         live = self._batch.live
@@ -196,9 +202,12 @@ class Engine:
             self.stats.prefill_tokens += prefill.step(self._max_num_batched_tokens)
         if prefill.is_done:
             prefill.finish()
-            self._batch.compact()
-            self._batch.caches.ring.max_rows = self._width.most
-            self._batch.extend(prefill)
+            if isinstance(prefill, ScoringPrefill):
+                self._finish_scores(prefill)
+            else:
+                self._batch.compact()
+                self._batch.caches.ring.max_rows = self._width.most
+                self._batch.extend(prefill)
             self._prefill, self._joining = None, []
             self.stats.media_used += prefill.num_media
             self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
@@ -206,6 +215,14 @@ class Engine:
             self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)
         self.stats.prefill_seconds += time.perf_counter() - start
         return True
+
+    def _finish_scores(self, prefill: ScoringPrefill) -> None:
+        for sequence, scores in zip(prefill.sequences, prefill.scores, strict=True):
+            gathering, ending = sequence.gathering, Ending("stop")
+            assert isinstance(gathering, PromptScores)
+            sequence.ending = ending
+            self._done += gathering.scored(scores, sequence.completion("", ending))
+            self._width.finished()
 
     def _decode(self) -> int:
         """One step over the same rows as the last; returns the tokens that the last one gave."""
@@ -246,12 +263,13 @@ class Engine:
 
     def _follow(self, sequence: Sequence, walk: Walk, taken: Taken) -> None:
         """The next step of a sequence that is led along its prompt's choices."""
-        assert sequence.ballot is not None
-        sequence.ballot.count(walk, len(sequence.token_ids), taken.told)
+        ballot = sequence.gathering
+        assert isinstance(ballot, Ballot)
+        ballot.count(walk, len(sequence.token_ids), taken.told)
         sequence.token_ids.append(taken.token_id)
         if len(sequence.token_ids) == walk.num_steps:
             sequence.ending = Ending("stop")
-            self._done += sequence.ballot.walked(sequence.completion("", sequence.ending))
+            self._done += ballot.walked(sequence.completion("", sequence.ending))
             self._width.finished()
 
     def _accept(self, sequence: Sequence, token_id: int, score: TokenLogprob | None) -> None:
@@ -279,8 +297,8 @@ class Engine:
         text, ending = self._finisher.finish(sequence.token_ids, sampling, ending)
         sequence.ending = ending
         completion = sequence.completion(text, ending)
-        ballot = sequence.ballot
-        self._done += ballot.answered(completion) if ballot else [completion]
+        gathering = sequence.gathering
+        self._done += gathering.answered(completion) if gathering else [completion]
         self._width.finished()
 
     def _retry(self, error: Exception) -> None:

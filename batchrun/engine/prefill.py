@@ -3,6 +3,8 @@ of decoding. So prefill needs no logits, and a prompt of one token needs no pref
 
 from __future__ import annotations
 
+import mlx.core as mx
+
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.inputs import PromptInputs
 from batchrun.engine.kv import CacheTraits, Model, PrefillCaches
@@ -73,10 +75,14 @@ class Prefill:
             return self._step_prefix(max_tokens)
         end = self._position + self._width(max_tokens)
         chunk = self.inputs.chunk(self._position, end)
-        self._model(chunk.tokens, self.caches.layers, chunk.given)
+        logits = self._model(chunk.tokens, self.caches.layers, chunk.given)
+        self.see(logits, self._position)
         self.caches.evaluate()
         self._position = end
         return chunk.num_tokens
+
+    def see(self, logits: mx.array, start: int) -> None:
+        """Called with what a chunk gave, none of which prefill needs or computes."""
 
     def finish(self) -> None:
         """Complete the caches and note which tokens each sequence did not have to compute."""

@@ -16,6 +16,7 @@ from batchrun.engine.finishing import Finisher
 from batchrun.engine.guiding import Guide
 from batchrun.engine.row import Sequence
 from batchrun.engine.sharing import PrefixPool
+from batchrun.engine.waiting import PromptScores
 from batchrun.records import Prefix, Prompt
 
 # Prompts that are prefilled together may differ in length: padding up to this share of their
@@ -41,26 +42,33 @@ class Queue:
         self._costs = costs
         self._kv_bytes = kv_bytes
         self._waiting: deque[Sequence] = deque()
+        # Apart, so that they are prefilled together: what an answer waits for goes first.
+        self._scoring: deque[Sequence] = deque()
         self._empty: list[Sequence] = []
         self._source: Iterator[Prompt | None] = iter(())
         self._exhausted = True
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._scoring)
 
     @property
     def is_done(self) -> bool:
         """Nothing waits and nothing more will come."""
-        return self._exhausted and not self._waiting and not self._empty
+        return self._exhausted and not self and not self._empty
 
     @property
     def next_prefix(self) -> Prefix | None:
         """That of the sequence which is to go next."""
-        return self._waiting[0].prompt.prefix
+        return self._line[0].prompt.prefix
+
+    @property
+    def _line(self) -> deque[Sequence]:
+        """That from which sequences are to be taken now."""
+        return self._scoring or self._waiting
 
     def prompts(self) -> Iterator[Prompt]:
         """Those of the waiting sequences, in their order."""
-        return (sequence.prompt for sequence in self._waiting)
+        return (sequence.prompt for sequence in (*self._scoring, *self._waiting))
 
     def allows(self, kv_bytes: int) -> bool:
         """Whether caches may take so much."""
@@ -72,6 +80,7 @@ class Queue:
     def close(self) -> None:
         """Forget what waits, and ask for nothing more."""
         self._waiting.clear()
+        self._scoring.clear()
         self._empty.clear()
         self._exhausted = True
 
@@ -87,11 +96,16 @@ class Queue:
                 return
             prompt = self._with_prefix(prompt)
             for sequence in self._sequences(prompt):
-                (self._waiting if sequence.max_tokens > 0 else self._empty).append(sequence)
+                if sequence.scored_from:
+                    self._scoring.append(sequence)
+                else:
+                    (self._waiting if sequence.max_tokens > 0 else self._empty).append(sequence)
 
     def put_back(self, sequences: list[Sequence]) -> None:
         """Sequences whose run was cut short start over, before all others."""
-        self._waiting.extendleft(sequence.restart() for sequence in reversed(sequences))
+        for sequence in reversed(sequences):
+            line = self._scoring if sequence.scored_from else self._waiting
+            line.appendleft(sequence.restart())
 
     def take_empty(self) -> list[Sequence]:
         """The sequences that ask for no token at all: there is nothing to run."""
@@ -106,8 +120,9 @@ class Queue:
         one alone may be longer. `prefix_bytes` are in use for shared prefixes."""
         taken: list[Sequence] = []
         used = prefix_bytes + sum(sequence.kv_bytes for sequence in running)
-        while self._waiting and len(taken) < room:
-            sequence = self._waiting[0]
+        line = self._line
+        while line and len(taken) < room:
+            sequence = line[0]
             used += sequence.kv_bytes
             if not taken:
                 used += self._new_prefix_bytes(sequence)
@@ -116,7 +131,7 @@ class Queue:
                 break
             if taken and not _prefill_together([*taken, sequence], max_tokens):
                 break
-            taken.append(self._waiting.popleft())
+            taken.append(line.popleft())
         return taken
 
     def _new_prefix_bytes(self, sequence: Sequence) -> int:
@@ -141,17 +156,38 @@ class Queue:
         return replace(prompt, prefix=self._last_stored)
 
     def _sequences(self, prompt: Prompt) -> Iterator[Sequence]:
-        """The prompt's answers, and the walks that tell how likely its choices are."""
+        """What the prompt takes: a pass for the scores of its tokens, its answers, and walks that
+        tell how likely its choices are."""
         ballot = Ballot(prompt, self._finisher.eos_token_ids) if prompt.choices else None
-        if prompt.request.label != "only":
+        scores = PromptScores(prompt) if prompt.is_scored else None
+        gathering = ballot or scores
+        if scores:
+            yield self._scoring_pass(prompt, scores)
+        if prompt.request.label != "only" and not (scores and not prompt.sampling.max_tokens):
             kv_bytes = self._kv_bytes_of(prompt, prompt.sampling.max_tokens)
             for choice in range(prompt.sampling.n):
                 watcher = self._finisher.watcher(prompt.sampling)
-                guide = Guide(prompt.grammar) if prompt.grammar else None
-                yield Sequence(prompt, choice, kv_bytes, watcher, guide, ballot)
+                guide = self._guide(prompt)
+                yield Sequence(prompt, choice, kv_bytes, watcher, guide, gathering)
         for walk in ballot.walks if ballot else ():
             kv_bytes = self._kv_bytes_of(prompt, walk.num_steps)
-            yield Sequence(prompt, 0, kv_bytes, ballot=ballot, walk=walk)
+            yield Sequence(prompt, 0, kv_bytes, gathering=ballot, walk=walk)
+
+    def _guide(self, prompt: Prompt) -> Guide | None:
+        """Reasoning alone needs none: only to be closed in time, or followed by a grammar."""
+        is_limited = prompt.thinking is not None and prompt.thinking.budget is not None
+        needs_one = prompt.grammar is not None or is_limited
+        return Guide(prompt, self._finisher.eos_token_ids) if needs_one else None
+
+    def _scoring_pass(self, prompt: Prompt, scores: PromptScores) -> Sequence:
+        if prompt.continuation:
+            first = len(prompt.token_ids)
+            prompt = replace(prompt, token_ids=[*prompt.token_ids, *prompt.continuation])
+        else:
+            # A shared prefix has no logits left of its own tokens.
+            first, prompt = 1, replace(prompt, prefix=None)
+        kv_bytes = self._kv_bytes_of(prompt, 0)
+        return Sequence(prompt, 0, kv_bytes, gathering=scores, scored_from=first)
 
     def _kv_bytes_of(self, prompt: Prompt, num_tokens: int) -> int:
         longest = len(prompt.token_ids) + num_tokens

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from batchrun.engine.ballots import Ballot, Walk
 from batchrun.engine.finishing import Ending, StopWatcher
 from batchrun.engine.guiding import Guide
+from batchrun.engine.waiting import PromptScores
 from batchrun.records import Completion, Prompt, TokenLogprob
 
 
@@ -18,7 +19,8 @@ class Sequence:
     `kv_bytes` is the most its caches can grow to. `num_started` counts the decode steps begun
     for it; `token_ids` holds what has been read back, one fewer while a step is in flight.
     `guide` has taken these, if its answer follows a grammar. With a `walk` it is no answer, but
-    follows that for the prompt's `ballot`.
+    follows that for the prompt's ballot; with a `scored_from` it is only there for the scores of
+    its prompt's tokens from there on. Answers go to `gathering`, if their prompt asks for more.
     """
 
     prompt: Prompt
@@ -26,8 +28,9 @@ class Sequence:
     kv_bytes: int = 0
     watcher: StopWatcher | None = None
     guide: Guide | None = None
-    ballot: Ballot | None = None
+    gathering: Ballot | PromptScores | None = None
     walk: Walk | None = None
+    scored_from: int = 0
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     num_started: int = 0
@@ -50,7 +53,14 @@ class Sequence:
         watcher = self.watcher.restart() if self.watcher else None
         guide = self.guide.restart() if self.guide else None
         return Sequence(
-            self.prompt, self.choice, self.kv_bytes, watcher, guide, self.ballot, self.walk
+            self.prompt,
+            self.choice,
+            self.kv_bytes,
+            watcher,
+            guide,
+            self.gathering,
+            self.walk,
+            self.scored_from,
         )
 
     def completion(self, text: str, ending: Ending) -> Completion:

@@ -19,6 +19,7 @@ import numpy as np
 
 from batchrun.engine.guiding import Guide, masked
 from batchrun.engine.led import Led, Told
+from batchrun.engine.likeliest import likeliest
 from batchrun.engine.row import Sequence
 
 # Logits divided by less would overflow; the likeliest token is as sure as can be long before.
@@ -208,11 +209,6 @@ class _Draws:
         return _column(numbers)
 
 
-# OpenAI's most. The likeliest are always cut off here, whatever rows ask for, so that which of
-# two equal ones counts does not depend on neighbours.
-MAX_TOP_LOGPROBS = 20
-
-
 class _Scores:
     """Log-probabilities under the model's own distribution."""
 
@@ -231,14 +227,7 @@ class _Scores:
         rows = raw[self._places]
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         chosen = mx.take_along_axis(logprobs, tokens[self._places][:, None], axis=-1)[:, 0]
-        if not self._num_top:  # sorting a vocabulary takes longer than all the rest
-            nothing = mx.zeros((len(self._rows), 0))
-            return ScoredTokens(self._rows, chosen, nothing, nothing)
-        cut = min(MAX_TOP_LOGPROBS, logprobs.shape[-1])
-        ids = mx.argpartition(-logprobs, kth=cut - 1, axis=-1)[:, :cut]
-        order = mx.argsort(-mx.take_along_axis(logprobs, ids, axis=-1), axis=-1)
-        top_ids = mx.take_along_axis(ids, order, axis=-1)[:, : self._num_top]
-        top = mx.take_along_axis(logprobs, top_ids, axis=-1)
+        top_ids, top = likeliest(logprobs, self._num_top)
         return ScoredTokens(self._rows, chosen, top_ids, top)
 
 

@@ -10,10 +10,10 @@ import importlib.metadata
 import importlib.util
 from enum import Enum, auto
 
-from batchrun import device
 from batchrun.config import ModelConfig
 from batchrun.errors import ModelError
 from batchrun.models.locate import ModelFiles
+from batchrun.models.tokenizer import quieten
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
@@ -65,14 +65,14 @@ def is_vision(files: ModelFiles, config: ModelConfig) -> bool:
 
 
 def _mlx_lm_runs(name: str) -> bool:
-    device.prepare()
+    quieten()
     from mlx_lm.utils import MODEL_REMAPPING
 
     return _exists("mlx_lm.models", MODEL_REMAPPING.get(name, name))
 
 
 def _mlx_vlm_runs(files: ModelFiles) -> bool:
-    device.prepare()
+    quieten()
     from mlx_vlm.utils import get_model_type
 
     name = get_model_type(files.config)

@@ -37,6 +37,6 @@ class Markers:
             places = text.count(token)
             if places != count * self.text.count(token):
                 raise ValueError(
-                    f"the prompt has {places} times {token!r}, which stands for {self.noun}s, and"
-                    f" {count} of them; texts must not have such words of the model's own"
+                    f"{token!r} stands for {count} {self.noun}(s), but is in the prompt {places}"
+                    " times; texts must not have such words of the model's own"
                 )

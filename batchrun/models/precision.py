@@ -6,13 +6,14 @@ and gain nothing from a batch.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from math import prod
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map_with_path
+from mlx.utils import tree_flatten, tree_map_with_path, tree_unflatten
 from mlx_lm.utils import dequantize_model
 
 from batchrun.device import Device
@@ -41,6 +42,7 @@ def apply(module: nn.Module, wanted: str | None, device: Device) -> str | None:
     _cast(module, "float32")
     if not _has_global_scales(module):  # dequantize_model does not apply them
         dequantize_model(module)
+        _dequantize_experts(module)
         _cast(module, "float32")
     return None
 
@@ -82,6 +84,26 @@ def _cast(module: nn.Module, name: str) -> None:
         return value.astype(DTYPES[name]) if is_number and may_cast(path) else value
 
     module.update(tree_map_with_path(cast, module.parameters()))
+
+
+def _dequantize_experts(module: nn.Module) -> None:
+    """mlx-vlm's experts, which mlx-lm's function does not know."""
+    theirs = sys.modules.get("mlx_vlm.models.switch_layers")
+    if theirs is None:
+        return
+    unpacked = []
+    for name, part in module.named_modules():
+        if type(part) is theirs.QuantizedSwitchLinear:
+            shape = (part.input_dims, part.output_dims, part.num_experts)
+            experts = theirs.SwitchLinear(*shape, bias="bias" in part)
+            experts.weight = mx.dequantize(
+                part.weight, part.scales, part.biases, part.group_size, part.bits, part.mode
+            )
+            if "bias" in part:
+                experts.bias = part.bias
+            unpacked.append((name, experts))
+    if unpacked:
+        module.update_modules(tree_unflatten(unpacked))
 
 
 def _has_global_scales(module: nn.Module) -> bool:

@@ -17,6 +17,7 @@ from batchrun.models.parts import Part, split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from transformers import PreTrainedTokenizerBase
     from transformers.processing_utils import ProcessorMixin
 
     from batchrun.models.forms import MessageForms
@@ -128,6 +129,7 @@ class Processor:
             self._upstream,
             prompts=text,
             add_special_tokens=self._adds_special_tokens,
+            image_token_index=next(iter(self._image_ids), None),
             **given,
         )
         return {name: _array(name, value) for name, value in prepared.items() if value is not None}
@@ -138,7 +140,7 @@ class Processor:
         token_ids: list[int] = arrays.pop("input_ids")[0].tolist()
         for name in _TOKEN_ARRAYS:
             arrays.pop(name, None)
-        bos = self._upstream.tokenizer.bos_token_id
+        bos = tokenizer_of(self._upstream).bos_token_id
         if bos is None or token_ids[:2] != [bos, bos]:
             return token_ids
         for name, array in arrays.items():
@@ -165,6 +167,15 @@ class Processor:
             return False
 
 
+def tokenizer_of(upstream: ProcessorMixin) -> PreTrainedTokenizerBase:
+    """For some models mlx-vlm's processor is a tokenizer with an image processor to it."""
+    from transformers import PreTrainedTokenizerBase
+
+    if isinstance(upstream, PreTrainedTokenizerBase):
+        return upstream
+    return upstream.tokenizer
+
+
 def _metadata(clip: Clip) -> dict[str, Any]:
     count = len(clip.frames)
     return {"total_num_frames": count, "fps": clip.fps, "frames_indices": list(range(count))}
@@ -180,4 +191,6 @@ def _array(name: str, value: Any) -> npt.NDArray[Any]:
                 f"the model's processor gives {name} in several shapes ({error});"
                 " give such images a row each"
             ) from error
-    return np.asarray(value)
+    array = np.asarray(value)
+    # Rows wait with their arrays: masks and grids need no 64 bits.
+    return array.astype(np.int32) if array.dtype == np.int64 else array

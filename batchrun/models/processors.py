@@ -13,7 +13,7 @@ from batchrun.errors import ModelError
 from batchrun.models import tokenizer
 from batchrun.models.forms import Message, MessageForms, Render
 from batchrun.models.locate import ModelFiles
-from batchrun.models.processor import Processor
+from batchrun.models.processor import Processor, tokenizer_of
 from batchrun.models.tokenizer import LoadedTokenizer
 
 if TYPE_CHECKING:
@@ -34,30 +34,44 @@ _VIDEO_IDS = ("video_token_id", "video_token_index", "video_context_token_id")
 
 def load(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
     """Raises UsageError for a chat template that is not there, ModelError for the rest."""
-    tokenizer.quieten()
     settings = _model_settings(files)
     upstream = _upstream(files, config)
     # Many vision models keep their chat template with the processor, where mlx-lm does not look.
-    words = tokenizer.load(files, config, upstream.chat_template)
-    forms = MessageForms(
-        _plain_render(words), [_mlx_vlm_render(files, upstream, words)], list(_vocabulary(upstream))
-    )
-    from mlx_vlm.utils import should_add_special_tokens
-
+    words = tokenizer.load(files, config, _chat_template(upstream))
     try:
-        processor = Processor(
-            upstream,
-            forms,
-            identity=_identity(files, upstream),
-            image_ids=_ids(settings, _IMAGE_IDS),
-            video_ids=_ids(settings, _VIDEO_IDS),
-            adds_special_tokens=should_add_special_tokens(files.config["model_type"], upstream),
-        )
+        processor = _processor(files, upstream, words, settings)
     except Exception as error:  # processors raise anything
         raise _unreadable(files, error) from error
+    return replace(words, processor=processor)
+
+
+def _processor(
+    files: ModelFiles, upstream: ProcessorMixin, words: LoadedTokenizer, settings: dict[str, Any]
+) -> Processor:
+    from mlx_vlm.utils import should_add_special_tokens
+
+    processor = Processor(
+        upstream,
+        MessageForms(
+            _plain_render(words),
+            [_mlx_vlm_render(files, upstream, words)],
+            list(tokenizer_of(upstream).get_added_vocab()),
+        ),
+        identity=_identity(files, upstream),
+        image_ids=_ids(settings, _IMAGE_IDS),
+        video_ids=_ids(settings, _VIDEO_IDS),
+        adds_special_tokens=should_add_special_tokens(files.config["model_type"], upstream),
+    )
     if not processor.takes_images():
         _shield(upstream)
-    return replace(words, processor=processor)
+    return processor
+
+
+def _chat_template(upstream: ProcessorMixin) -> str | None:
+    """The processor's own, or else its tokenizer's, which mlx-vlm looks for in more files than
+    mlx-lm does."""
+    own: str | None = vars(upstream).get("chat_template")
+    return own or tokenizer_of(upstream).chat_template
 
 
 def _model_settings(files: ModelFiles) -> dict[str, Any]:
@@ -122,11 +136,6 @@ def _mlx_vlm_render(files: ModelFiles, upstream: ProcessorMixin, words: LoadedTo
         )
 
     return render
-
-
-def _vocabulary(upstream: ProcessorMixin) -> dict[str, int]:
-    words: dict[str, int] = upstream.tokenizer.get_added_vocab()
-    return words
 
 
 def _ids(settings: dict[str, Any], names: tuple[str, ...]) -> frozenset[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from batchrun import device
 from batchrun.config import ModelConfig
 from batchrun.errors import ModelError, UsageError
+from batchrun.models import dialect
 from batchrun.models.locate import ModelFiles
+from batchrun.records import Dialect
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -29,6 +31,7 @@ class LoadedTokenizer:
     tokenizer: TokenizerWrapper
     eos_token_ids: frozenset[int]
     processor: Processor | None = None
+    dialect: Dialect = field(default_factory=Dialect)
 
 
 def load(
@@ -50,13 +53,19 @@ def load(
         )
     except Exception as error:  # the Rust library raises nothing narrower
         raise ModelError(_message(files, error)) from error
-    return LoadedTokenizer(tokenizer, frozenset(tokenizer.eos_token_ids))
+    return LoadedTokenizer(
+        tokenizer, frozenset(tokenizer.eos_token_ids), dialect=dialect.read(tokenizer, config)
+    )
 
 
 def quieten() -> None:
     """Ready the device before anything imports MLX, and spare the user transformers' advice."""
     device.prepare()
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if "TRANSFORMERS_VERBOSITY" not in os.environ:
+        os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # for what it says when it is imported
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()
 
 
 def _library() -> Callable[..., TokenizerWrapper]:

@@ -81,12 +81,12 @@ class _Asked:
         seen: set[int] = set()
         for prompt in self._prompts:
             self.rows += 1
-            self.tokens += len(prompt.token_ids)
+            self.tokens += prompt.num_tokens
             request = hash((prompt.key, prompt.sampling.n))
             if prompt.sampling.has_one_answer:
                 if request in seen:
                     self.duplicates += 1
-                    self.duplicate_tokens += len(prompt.token_ids)
+                    self.duplicate_tokens += prompt.num_tokens
                     continue
                 seen.add(request)
             yield prompt

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # As json.dumps writes it, and most of what models have read: white space of any length would let
 # a weak model fill its answer with that. A schema's own "x-guidance" wins.
-_JSON_STYLE: JsonCompileOptions = {
+JSON_STYLE: JsonCompileOptions = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
@@ -78,7 +78,7 @@ class Grammars:
 
     def _compile(self, shape: Shape) -> CompiledGrammar:
         words = self._read_words(shape)
-        matcher = LLMatcher(words, _source(shape))
+        matcher = LLMatcher(words, _source(shape), log_level=0)
         if matcher.is_error():
             raise ValueError(matcher.get_error())
         if not any(matcher.deep_copy().compute_bitmask()):
@@ -115,7 +115,7 @@ def _source(shape: Shape) -> str:
     """The shape as llguidance's grammar. Raises ValueError."""
     if shape.kind == "json":
         jsonschema_rs.validator_for(json.loads(shape.source), offline=True)
-        return LLMatcher.grammar_from_json_schema(shape.source, defaults=_JSON_STYLE)
+        return LLMatcher.grammar_from_json_schema(shape.source, defaults=JSON_STYLE)
     if shape.kind == "regex":
         return LLMatcher.grammar_from_regex(shape.source)
     if shape.kind == "choice":

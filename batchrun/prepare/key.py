@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from batchrun.records import Label, Prompt, Sampling, Shape
+from batchrun.records import Prompt, Request, Sampling
 
 _FORMAT = b"batchrun 1"
 _FORMAT_WITH_MEDIA = b"batchrun 1 media"
@@ -23,23 +23,18 @@ def key(
     token_ids: Sequence[int],
     sampling: Sampling,
     run_seed: int | None,
-    shape: Shape | None = None,
-    label: Label | None = None,
+    wants: Iterable[str] = (),
     media: Sequence[bytes] = (),
 ) -> str:
     """Hex digest of everything that decides one choice of an answer.
 
-    That is the model's identity, the token ids, the answer's shape and what is asked about its
-    choices, the digests of images and videos in order, and every sampling field that has a say: not
-    `n`, nor what a greedy row never reads. A row that draws without a seed of its own takes
-    `run_seed`.
+    That is the model's identity, the token ids, what else the request `wants`, the digests of
+    images and videos in order, and every sampling field that has a say: not `n`, nor what a greedy
+    row never reads. A row that draws without a seed of its own takes `run_seed`.
     """
     digest = sha256(_FORMAT_WITH_MEDIA if media else _FORMAT)
     parts = [model.encode(), _sampling_bytes(sampling, run_seed)]
-    if shape is not None:
-        parts.append(f"{shape.kind} {shape.source}".encode())
-    if label is not None:
-        parts.append(f"label {label}".encode())
+    parts += [want.encode() for want in wants]
     if media:
         parts.append(b"".join(media))
     for part in parts:
@@ -47,6 +42,22 @@ def key(
         digest.update(part)
     digest.update(array("i", token_ids).tobytes())
     return digest.hexdigest()[:_DIGITS]
+
+
+def wants(request: Request) -> Iterator[str]:
+    """What a request asks for beside an answer to its prompt, in words that tell it apart."""
+    if request.shape is not None:
+        yield f"{request.shape.kind} {request.shape.source}"
+    if request.label is not None:
+        yield f"label {request.label}"
+    if request.prompt_logprobs is not None:
+        yield f"prompt_logprobs {request.prompt_logprobs}"
+    if request.echo:
+        yield "echo"
+    if request.tools and request.tool_choice != "auto":
+        yield f"tool_choice {request.tool_choice}"
+    if request.tools and not request.parallel_tool_calls:
+        yield "one tool call"
 
 
 def with_occurrence(prompt: Prompt, occurrence: int) -> Prompt:

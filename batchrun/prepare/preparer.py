@@ -7,14 +7,26 @@ from dataclasses import dataclass, replace
 
 from batchrun.config import MediaConfig
 from batchrun.errors import RowError
+from batchrun.prepare.calls import call_shape
 from batchrun.prepare.chat import ChatTemplate
+from batchrun.prepare.continued import Continued
 from batchrun.prepare.grammars import Grammars
-from batchrun.prepare.key import key
+from batchrun.prepare.key import key, wants
 from batchrun.prepare.media import Loading, MediaLoader, MediaReader, Reference, without_media
 from batchrun.prepare.processor import Processor
 from batchrun.prepare.spans import MediaTokens
+from batchrun.prepare.thinking import thinking_after
 from batchrun.prepare.tokenizer import BosRule, Tokenizer, row_error
-from batchrun.records import Choice, Failure, MediaSpan, Prompt, Request, Sampling
+from batchrun.records import (
+    Choice,
+    Dialect,
+    Failure,
+    MediaSpan,
+    Prompt,
+    Request,
+    Sampling,
+    Thinking,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +61,8 @@ class Preparer:
         run_seed: int | None = None,
         processor: Processor | None = None,
         media: MediaConfig | None = None,
+        dialect: Dialect | None = None,
+        reasoning_budget: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._processor = processor
@@ -56,6 +70,7 @@ class Preparer:
         self._loader = MediaLoader(MediaReader(self._media)) if processor else None
         self._chat = ChatTemplate(tokenizer, processor)
         self._bos = BosRule(tokenizer)
+        self._continued = Continued(tokenizer, self._bos)
         self._media_tokens = MediaTokens(processor, self._bos) if processor else None
         self._model = model
         self._context_length = context_length
@@ -63,6 +78,8 @@ class Preparer:
         self._model_vocab_size = vocab_size
         self._grammars = Grammars(tokenizer, eos_token_ids, vocab_size)
         self._run_seed = run_seed
+        self._dialect = dialect or Dialect()
+        self._reasoning_budget = reasoning_budget
         self._seen_ids: dict[int, int] = {}
 
     @property
@@ -117,6 +134,8 @@ class Preparer:
 
     def _finish(self, begun: Begun) -> Prompt:
         request = begun.request
+        if request.continuation is not None:
+            return self._finish_continued(request)
         encoded, spans = self._encode_media(request, begun.media)
         self._check_sampling_ids(request.sampling)
         token_ids = self._shared(encoded)
@@ -126,14 +145,38 @@ class Preparer:
         sampling = self._within_context(request, len(token_ids))
         if sampling is not request.sampling:
             request = replace(request, sampling=sampling)
-        shape = request.shape
         digests = [span.media.digest for span in spans]
-        name = key(self._model, token_ids, sampling, self._run_seed, shape, request.label, digests)
-        grammar = None if shape is None else self._grammars.compile(shape)
-        choices = self._choices(request, len(token_ids))
+        thinking = self._thinking(request, token_ids)
+        wanted = [*wants(request)]
+        if thinking is not None and thinking.budget is not None:
+            wanted.append(f"reasoning_budget {thinking.budget}")
+        name = key(self._model, token_ids, sampling, self._run_seed, wanted, digests)
+        shape = call_shape(request, self._dialect) or request.shape
         return Prompt(
-            request, token_ids, name, media=tuple(spans), grammar=grammar, choices=choices
+            request,
+            token_ids,
+            name,
+            media=tuple(spans),
+            grammar=None if shape is None else self._grammars.compile(shape),
+            choices=self._choices(request, len(token_ids)),
+            thinking=thinking,
         )
+
+    def _thinking(self, request: Request, token_ids: list[int]) -> Thinking | None:
+        if not request.is_chat or request.label == "only" or not self._dialect.think_start:
+            return None
+        decode = self._tokenizer.decode
+        return thinking_after(token_ids, self._dialect, decode, self._reasoning_budget)
+
+    def _finish_continued(self, request: Request) -> Prompt:
+        """A prompt whose continuation is scored: both are tokenised together, as lm-eval does."""
+        encoded, cut = self._continued.encode(request)
+        token_ids = self._shared(encoded)
+        self._check_known(token_ids, request)
+        self._check_room(request, len(token_ids), 0)
+        want = f"continuation {cut}"
+        name = key(self._model, token_ids, request.sampling, self._run_seed, [want])
+        return Prompt(request, token_ids[:cut], name, continuation=tuple(token_ids[cut:]))
 
     def _choices(self, request: Request, num_tokens: int) -> tuple[Choice, ...]:
         """The choices whose probabilities the request asks for."""

@@ -35,6 +35,10 @@ class Tokenizer(Protocol):
         """The rendered conversation: its token ids, or its text where `tokenize` is false."""
         ...
 
+    def decode(self, token_ids: list[int]) -> str:
+        """Their text, special tokens included."""
+        ...
+
     def __len__(self) -> int:
         """The size of the vocabulary, added tokens included."""
         ...

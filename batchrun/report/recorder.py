@@ -23,7 +23,7 @@ class Recorder:
     def finished(self, completion: Completion) -> None:
         """One choice of a row is done."""
         self._latency.add(completion.seconds)
-        self._prompt_tokens.add(len(completion.prompt.token_ids))
+        self._prompt_tokens.add(completion.prompt.num_tokens)
         self._completion_tokens.add(len(completion.token_ids))
         self._samples.add(completion)
 

@@ -55,7 +55,7 @@ def _sample(completion: Completion) -> tuple[int, Sample]:
         answer=_cut(completion.text),
         finish_reason=completion.finish_reason,
         seconds=completion.seconds,
-        prompt_tokens=len(prompt.token_ids),
+        prompt_tokens=prompt.num_tokens,
         completion_tokens=len(completion.token_ids),
     )
     return prompt.row.index, sample

@@ -99,7 +99,7 @@ def _usage(answers: list[Answer]) -> dict[str, Any]:
     """The prompt counts once, as it was read once for all choices."""
     prompt = answers[0].prompt_tokens
     completion = sum(answer.completion_tokens for answer in answers)
-    return {
+    usage: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
@@ -108,6 +108,10 @@ def _usage(answers: list[Answer]) -> dict[str, Any]:
             "disk_tokens": answers[0].disk_tokens,
         },
     }
+    if answers[0].reasoning_tokens is not None:
+        reasoning = sum(answer.reasoning_tokens or 0 for answer in answers)
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return usage
 
 
 def _choice(answer: Answer, is_chat: bool) -> dict[str, Any]:
@@ -118,12 +122,14 @@ def _choice(answer: Answer, is_chat: bool) -> dict[str, Any]:
         "index": answer.choice,
         **_content(answer, is_chat),
         "logprobs": logprobs,
+        **_scores(answer),
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
         "usage": {
             "cached_tokens": answer.cached_tokens,
             "disk_tokens": answer.disk_tokens,
             "completion_tokens": answer.completion_tokens,
+            **_named("reasoning_tokens", answer.reasoning_tokens),
             "seconds": answer.seconds,
             "finished_at": answer.finished_at,
         },
@@ -138,12 +144,25 @@ def _content(answer: Answer, is_chat: bool) -> dict[str, Any]:
         extra["tool_calls"] = answer.tool_calls
     if answer.parsed is not None:
         extra["parsed"] = json.loads(answer.parsed)
-    if answer.choice_probs is not None:
-        extra["choice_probs"] = answer.choice_probs
     if not is_chat:
         return {"text": answer.text, **extra}
     text = None if answer.tool_calls and not answer.text else answer.text
     return {"message": {"role": "assistant", "content": text, **extra}}
+
+
+def _named(name: str, value: Any) -> dict[str, Any]:
+    return {} if value is None else {name: value}
+
+
+def _scores(answer: Answer) -> dict[str, Any]:
+    """What was asked for about given tokens and choices; nothing where nothing was."""
+    scores = {
+        "choice_probs": answer.choice_probs,
+        "prompt_logprobs": answer.prompt_logprobs,
+        "logprob": answer.logprob,
+        "is_greedy": answer.is_greedy,
+    }
+    return {name: value for name, value in scores.items() if value is not None}
 
 
 def _legacy_logprobs(content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -156,7 +175,11 @@ def _legacy_logprobs(content: list[dict[str, Any]]) -> dict[str, Any]:
         "tokens": tokens,
         "token_logprobs": [entry["logprob"] for entry in content],
         "top_logprobs": [
-            {top["token"]: top["logprob"] for top in entry["top_logprobs"]} for entry in content
+            # The first token of an echoed prompt follows nothing.
+            None
+            if entry["logprob"] is None
+            else {top["token"]: top["logprob"] for top in entry["top_logprobs"]}
+            for entry in content
         ],
         "text_offset": starts[:-1],
     }
@@ -221,5 +244,9 @@ def _answer(key: str, body: dict[str, Any], choice: dict[str, Any]) -> Answer:
         tool_calls=content.get("tool_calls"),
         logprobs=None if logprobs is None else logprobs["content"],
         parsed=dumps(content["parsed"]) if has_parsed else None,
-        choice_probs=content.get("choice_probs"),
+        choice_probs=choice.get("choice_probs"),
+        prompt_logprobs=choice.get("prompt_logprobs"),
+        logprob=choice.get("logprob"),
+        is_greedy=choice.get("is_greedy"),
+        reasoning_tokens=usage.get("reasoning_tokens"),
     )

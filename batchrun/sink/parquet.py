@@ -32,10 +32,14 @@ COLUMNS = pa.schema(
         ("finish_reason", pa.string()),
         ("stop_reason", pa.string()),
         ("logprobs", pa.string()),
+        ("prompt_logprobs", pa.string()),
+        ("logprob", pa.float64()),
+        ("is_greedy", pa.bool_()),
         ("prompt_tokens", pa.int32()),
         ("cached_tokens", pa.int32()),
         ("disk_tokens", pa.int32()),
         ("completion_tokens", pa.int32()),
+        ("reasoning_tokens", pa.int32()),
         ("seconds", pa.float64()),
         ("status_code", pa.int32()),
         ("error_code", pa.string()),
@@ -60,7 +64,18 @@ _GROUP_ROWS = 8192
 _GROUP_BYTES = 64 * 2**20
 BATCH_ROWS = 128
 
-_OPTIONAL = ("reasoning", "tool_calls", "parsed", "choice_probs", "stop_reason", "logprobs")
+_OPTIONAL = (
+    "prompt_logprobs",
+    "logprob",
+    "is_greedy",
+    "reasoning_tokens",
+    "reasoning",
+    "tool_calls",
+    "parsed",
+    "choice_probs",
+    "stop_reason",
+    "logprobs",
+)
 _NEEDED = (
     "request_key",
     "choice",
@@ -170,7 +185,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
     moment = microseconds(result.finished_at)
     if answer is None:
         assert error is not None
-        nothing = (None,) * 13
+        nothing = (None,) * 17
         problem = (error.status, error.code, error.message)
         return (row.index, row.custom_id, 0, *nothing, *problem, None, result.key, moment)
     return (
@@ -185,10 +200,14 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
         answer.finish_reason,
         stop_text(answer.stop_reason),
         _json(answer.logprobs),
+        _json(answer.prompt_logprobs),
+        answer.logprob,
+        answer.is_greedy,
         answer.prompt_tokens,
         answer.cached_tokens,
         answer.disk_tokens,
         answer.completion_tokens,
+        answer.reasoning_tokens,
         answer.seconds,
         200,
         None,
@@ -252,6 +271,10 @@ def to_answer(record: dict[str, Any]) -> Answer:
         logprobs=_parsed(record["logprobs"]),
         parsed=record["parsed"],
         choice_probs=_parsed(record["choice_probs"]),
+        prompt_logprobs=_parsed(record["prompt_logprobs"]),
+        logprob=record["logprob"],
+        is_greedy=record["is_greedy"],
+        reasoning_tokens=record["reasoning_tokens"],
     )
 
 

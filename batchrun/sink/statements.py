@@ -26,6 +26,10 @@ CREATE TABLE answers (
     logprobs TEXT,
     parsed TEXT,
     choice_probs TEXT,
+    prompt_logprobs TEXT,
+    logprob REAL,
+    is_greedy INTEGER,
+    reasoning_tokens INTEGER,
     PRIMARY KEY (key, choice)
 );
 CREATE TABLE rows (
@@ -67,7 +71,7 @@ STARTED_OVER = "PRAGMA application_id"
 START = ("DELETE FROM rows", "DELETE FROM asked")
 
 ADD_ANSWER = """
-INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key, choice) DO NOTHING
 """
 
@@ -126,7 +130,8 @@ SELECT {_ROW}, {_STATE},
        answers.choice, answers.text, answers.finish_reason, answers.stop_reason,
        answers.prompt_tokens, answers.cached_tokens, answers.disk_tokens, answers.completion_tokens,
        answers.seconds, answers.model, answers.finished_at, answers.reasoning, answers.tool_calls,
-       answers.logprobs, answers.parsed, answers.choice_probs
+       answers.logprobs, answers.parsed, answers.choice_probs, answers.prompt_logprobs,
+       answers.logprob, answers.is_greedy, answers.reasoning_tokens
 FROM rows LEFT JOIN answers
   ON answers.key = rows.key AND answers.choice < rows.n AND rows.error_code IS NULL
 WHERE rows.error_code IS NOT NULL OR {_ANSWERED}

@@ -45,6 +45,10 @@ def answer_values(answer: Answer) -> tuple[Any, ...]:
         None if answer.logprobs is None else dumps(answer.logprobs),
         None if answer.parsed is None else clean(answer.parsed),
         None if answer.choice_probs is None else dumps(answer.choice_probs),
+        None if answer.prompt_logprobs is None else dumps(answer.prompt_logprobs),
+        answer.logprob,
+        answer.is_greedy,
+        answer.reasoning_tokens,
     )
 
 
@@ -63,14 +67,23 @@ def make_result(row: Row, values: tuple[Any, ...]) -> Result:
 
 
 def make_answer(key: str, values: list[Any]) -> Answer:
-    *plain, finished_at, reasoning, tool_calls, logprobs, parsed, choice_probs = values
+    *values, parsed, probs, prompt, logprob, greedy, reasoning_tokens = values
+    *plain, finished_at, reasoning, tools, logprobs = values
     fields = (
         *plain,
         finished_at / 1e6,
         reasoning,
-        None if tool_calls is None else json.loads(tool_calls),
-        None if logprobs is None else json.loads(logprobs),
+        _loaded(tools),
+        _loaded(logprobs),
         parsed,
-        None if choice_probs is None else json.loads(choice_probs),
+        _loaded(probs),
+        _loaded(prompt),
+        logprob,
+        None if greedy is None else bool(greedy),
+        reasoning_tokens,
     )
     return Answer(key, *fields)
+
+
+def _loaded(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

@@ -109,7 +109,12 @@ def _tool_choice(body: Body) -> dict[str, Any]:
     if not isinstance(choice, dict):
         raise body.error("tool_choice", f"must be an object, not {shown(choice)}")
     kind = choice.get("type")
-    fields: dict[str, Any] = {"tool_choice": kind if kind in ("auto", "none") else choice}
+    fields: dict[str, Any] = {"tool_choice": choice}
+    if kind in ("auto", "none", "any"):
+        fields["tool_choice"] = "required" if kind == "any" else kind
+    elif kind == "tool":
+        named = {"name": choice.get("name")}
+        fields["tool_choice"] = {"type": "function", "function": named}
     if choice.get("disable_parallel_tool_use"):
         fields["parallel_tool_calls"] = False
     return fields

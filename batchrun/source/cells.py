@@ -29,6 +29,7 @@ _STRUCTURED = frozenset(
 _TEXT = frozenset(
     {
         *("prompt", "model", "stop", "user", "tool_choice", "suffix"),
+        *("context", "continuation"),
         *("guided_regex", "guided_grammar", "guided_whitespace_pattern"),
     }
 )

@@ -12,7 +12,12 @@ from typing import Any
 from batchrun.errors import RowError
 
 # Fields of the request itself; those of sampling are in sampling.py, those of shape in shapes.py.
-REQUEST_FIELDS = frozenset({"messages", "prompt", "tools", "tool_choice", "chat_template_kwargs"})
+REQUEST_FIELDS = frozenset(
+    {
+        *("messages", "prompt", "chat_template_kwargs"),
+        *("tools", "tool_choice", "parallel_tool_calls"),
+    }
+)
 
 # Fields that change nothing in the answer, whatever their value; the model is the run's.
 HARMLESS_FIELDS = frozenset(
@@ -45,7 +50,6 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "context_management": (),
     "continue_final_message": (False,),
     "documents": ([],),
-    "echo": (False,),
     "extra_body": ({},),
     "function_call": (),
     "functions": ([],),
@@ -58,10 +62,8 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "min_tokens": (0,),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True,),
     "prediction": (),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
     "reasoning_effort": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),

@@ -22,8 +22,9 @@ from batchrun.source.fields import (
     shown,
     without_nulls,
 )
-from batchrun.source.messages import read_messages, read_tools
+from batchrun.source.messages import read_messages, read_tool_choice, read_tools
 from batchrun.source.sampling import SAMPLING_FIELDS, read_sampling
+from batchrun.source.scores import SCORE_FIELDS, read_scores, split_continuation
 from batchrun.source.shapes import SHAPE_FIELDS, read_shape
 
 KNOWN_FIELDS = (
@@ -32,9 +33,11 @@ KNOWN_FIELDS = (
     | UNSUPPORTED_FIELDS.keys()
     | SAMPLING_FIELDS
     | SHAPE_FIELDS
+    | SCORE_FIELDS
     | {"stream"}
 )
 
+_CONTINUED = {"context", "continuation"}
 _CHAT_URL = "/v1/chat/completions"
 _COMPLETION_URL = "/v1/completions"
 # A column of a bare row that is so much like a sampling field is a slip of the pen, not data.
@@ -71,7 +74,7 @@ def read_request(
     Raises RowError, with the dotted path of the field at fault.
     """
     columns = {name: value for name, value in columns.items() if value is not None}
-    body = _body(columns)
+    body, continuation = split_continuation(_body(columns))
     check_fields(body, KNOWN_FIELDS)
     is_chat = _is_chat(body, columns.get("url") if "body" in columns else None)
     if media and not is_chat:
@@ -80,14 +83,25 @@ def read_request(
             f"is a completion's, which has no place for the row's {media[0]['type']};"
             " use --prompt '{{ prompt }}'",
         )
+    sampling = read_sampling(body, defaults, is_chat=is_chat)
+    if continuation is not None:
+        # Nothing is written, whatever the row says of how.
+        prompt, nothing = str(body.fields["prompt"]), Sampling(max_tokens=0)
+        return Request(row, nothing, prompt=prompt, continuation=continuation)
+    scores = read_scores(body, sampling, is_chat=is_chat)
+    tools = read_tools(body) if is_chat else None
     return Request(
         row=row,
-        sampling=read_sampling(body, defaults, is_chat=is_chat),
+        sampling=sampling,
         messages=read_messages(body, media) if is_chat else None,
         prompt=None if is_chat else _prompt(body),
-        tools=read_tools(body) if is_chat else None,
+        tools=tools,
+        tool_choice=read_tool_choice(body, tools),
+        parallel_tool_calls=_parallel(body),
         template_kwargs=_template_kwargs(body),
         shape=read_shape(body, shape),
+        prompt_logprobs=scores.prompt_logprobs,
+        echo=scores.echo,
     )
 
 
@@ -99,14 +113,15 @@ def _body(columns: dict[str, Any]) -> Body:
             f"the row has both {forms[0]} and {forms[1]}; keep one, or use --prompt",
             param=forms[1],
         )
-    if not forms:
+    if not forms and "continuation" not in columns:
         raise _no_request(columns)
     if forms == ["body"]:
         _check_method(columns)
         return Body(without_nulls(_object(columns, "body")), "body.")
     if forms == ["params"]:
         return anthropic_body(without_nulls(_object(columns, "params")))
-    fields = {name: columns[name] for name in columns if name in KNOWN_FIELDS or _is_slip(name)}
+    known = KNOWN_FIELDS if forms else KNOWN_FIELDS | _CONTINUED
+    fields = {name: columns[name] for name in columns if name in known or _is_slip(name)}
     return Body(without_nulls(fields))
 
 
@@ -181,6 +196,13 @@ def _prompt(body: Body) -> str | list[int]:
 
 def _is_token_ids(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _parallel(body: Body) -> bool:
+    value = body.fields.get("parallel_tool_calls", True)
+    if not isinstance(value, bool):
+        raise body.error("parallel_tool_calls", f"must be true or false, not {shown(value)}")
+    return value
 
 
 def _template_kwargs(body: Body) -> dict[str, Any]:

@@ -47,16 +47,37 @@ def read_tools(body: Body) -> list[dict[str, Any]] | None:
             raise body.error(
                 f"tools[{i}].type", "is supported only as function", code="unsupported_parameter"
             )
-    return tools if tools and _tool_choice(body) == "auto" else None
+    return tools if tools and body.fields.get("tool_choice") != "none" else None
 
 
-def _tool_choice(body: Body) -> str:
+def read_tool_choice(body: Body, tools: list[dict[str, Any]] | None) -> str:
+    """auto, required, or the name of one of `tools`. Raises RowError."""
     choice = body.fields.get("tool_choice", "auto")
     if choice in ("auto", "none"):
-        return str(choice)
-    raise body.error(
-        "tool_choice", f"{shown(choice)} is not supported; use auto", code="unsupported_parameter"
-    )
+        return "auto"
+    names = [_name(body, i, tool) for i, tool in enumerate(tools or ())]
+    if not names:
+        raise body.error("tool_choice", "needs tools to choose from")
+    if choice == "required":
+        return "required"
+    name = choice["function"].get("name") if _is_function(choice) else None
+    if name not in names:
+        problem = f"must be auto, none, required or one of the tools, not {shown(choice)}"
+        raise body.error("tool_choice", problem)
+    return str(name)
+
+
+def _is_function(choice: Any) -> bool:
+    return isinstance(choice, dict) and isinstance(choice.get("function"), dict)
+
+
+def _name(body: Body, index: int, tool: dict[str, Any]) -> str:
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or name in ("auto", "required"):
+        problem = f"must be the tool's name, not {shown(name)}"
+        raise body.error(f"tools[{index}].function.name", problem)
+    return name
 
 
 def _with_media(

@@ -105,7 +105,15 @@ class _Recipe:
 
     def _labelled(self, request: Request) -> Request:
         is_choice = request.shape is not None and request.shape.kind == "choice"
-        return replace(request, label=self.config.label) if is_choice else request
+        if not is_choice or self.config.label is None:
+            return request
+        if request.prompt_logprobs is not None:
+            raise RowError(
+                "unsupported_parameter",
+                "prompt_logprobs has no place beside --choices; ask for them in another run",
+                param="prompt_logprobs",
+            )
+        return replace(request, label=self.config.label)
 
     def _made(self, row: Row, columns: Columns, kind: Kind) -> Request:
         media = self.media.parts(_without_empty(columns) if kind in ("csv", "tsv") else columns)

@@ -80,11 +80,12 @@ def follows(model: TinyModel, prompt: Prompt, token_ids: list[int]) -> bool:
 
 
 class Failing:
-    """A model that raises at its `call`-th call, once."""
+    """A model that raises once: at the first call with several rows after `calls_left` others."""
 
-    def __init__(self, model: TinyModel, call: int):
+    def __init__(self, model: TinyModel):
         self._model = model
-        self._left = call
+        self._failures = 1
+        self.calls_left = 10**9
 
     def modules(self) -> list[Any]:
         return self._model.modules()
@@ -95,7 +96,8 @@ class Failing:
     takes_positions = False
 
     def __call__(self, tokens: mx.array, cache: list[Any], given: None = None) -> mx.array:
-        self._left -= 1
-        if self._left == 0:
+        self.calls_left -= 1
+        if self.calls_left <= 0 < self._failures and len(tokens) > 1:
+            self._failures -= 1
             raise RuntimeError("once")
         return self._model(tokens, cache)

@@ -129,9 +129,10 @@ def test_guided_rows_start_over_after_a_failure(tiny_model):
     model = load(tiny_model("llama"))
     prompts = mixed(model, 14, temperature=0.9)
     expected = ids(answers(model, prompts, max_num_seqs=1))
-    for call in (30, 37, 52):
-        failing = Failing(model, call)
+    for call in (1, 9, 25):
+        failing = Failing(model)
         runner = Engine(failing, model.tokenizer, ENDS, max_num_seqs=6)
+        failing.calls_left = call
         finished = run(runner, prompts)
         assert runner.stats.retries == 1
         assert by_row(finished) == {index: tokens for (index, _), tokens in expected.items()}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from batchrun.config import ModelConfig
 from batchrun.errors import ModelError, UsageError
 from batchrun.models import ModelFiles, locate
+from batchrun.models.locate import PATTERNS
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -218,3 +220,15 @@ def test_what_the_hub_refuses_is_one_clear_line(
     assert expected in line
     assert end == ""
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json"),
+        *("chat_template.json", "chat_template.jinja", "additional_chat_templates/tool.jinja"),
+        *("model-00001-of-00002.safetensors", "spiece.model", "qwen.tiktoken", "merges.txt"),
+    ],
+)
+def test_a_download_has_what_a_vision_model_needs(name: str) -> None:
+    assert any(fnmatch(name, pattern) for pattern in PATTERNS)

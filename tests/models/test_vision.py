@@ -21,7 +21,7 @@ from mlx_vlm.utils import load_model
 from batchrun.config import ModelConfig
 from batchrun.device import GIB, Device
 from batchrun.errors import ModelError
-from batchrun.models import LoadedModel, load, locate
+from batchrun.models import LoadedModel, load, locate, precision
 from batchrun.models.encoder import Encoder
 from batchrun.models.loaded import Features
 from batchrun.models.processor import Clip, Picture
@@ -268,6 +268,19 @@ def test_half_precision_and_quantised_parts_become_float32_on_a_cpu(
     assert mx.allclose(*logits, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("mode", ["affine", "mxfp4"])
+def test_experts_of_mlx_vlm_are_unpacked_too(mode: str, bias: bool) -> None:
+    from mlx_vlm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
+
+    layers = nn.Sequential(QuantizedSwitchLinear(64, 8, 3, bias, group_size=32, mode=mode))
+    x, experts = mx.random.normal((5, 1, 1, 64)), mx.array([[0, 2], [1, 1], [2, 0], [0, 1], [1, 2]])
+    expected = layers.layers[0](x, experts)
+    assert precision.apply(layers, None, CPU) is None
+    assert type(layers.layers[0]) is SwitchLinear
+    assert mx.allclose(layers.layers[0](x, experts), expected, rtol=1e-4, atol=1e-4)
+
+
 @each_kind
 def test_text_only_runs_the_language_part(kind: str, tiny_vision: Vision) -> None:
     path = tiny_vision(kind)
@@ -283,6 +296,42 @@ def test_text_only_runs_the_language_part(kind: str, tiny_vision: Vision) -> Non
     assert part.tokenizer.processor is None
     assert part.weights_bytes < whole.weights_bytes
     assert not any("Vision" in type(module).__name__ for module in part.modules())
+
+
+def adapter_for(path: Path, folder: Path) -> Path:
+    """As mlx-vlm writes it, for the query projections of the language part."""
+    module = load_model(path)
+    names = [
+        name
+        for name, part in module.named_modules()
+        if name.startswith("language_model") and name.endswith("q_proj")
+    ]
+    folder.mkdir()
+    settings = {"rank": 4, "scale": 10.0, "dropout": 0.5, "keys": names}
+    described = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": settings}
+    tiny.write_json(folder / "adapter_config.json", described)
+    weights = {}
+    for number, name in enumerate(names):
+        keys = mx.random.split(mx.random.key(number))
+        weights[f"{name}.lora_a"] = mx.random.normal((32, 4), key=keys[0])
+        weights[f"{name}.lora_b"] = mx.random.normal((4, 32), key=keys[1])
+    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
+    return folder
+
+
+def test_adapter_changes_the_answers_the_same_way_each_time(
+    tiny_vision: Vision, tmp_path: Path
+) -> None:
+    path = tiny_vision("qwen2_vl")
+    adapter = str(adapter_for(path, tmp_path / "adapter"))
+    _, token_ids, spans = row(path, [picture(60, 60)])
+    logits = []
+    for seer in (load_from(path), *(load_from(path, adapter=adapter) for _ in range(2))):
+        assert isinstance(seer, VisionModel)
+        whole = seeing.given(seer, token_ids, spans)
+        logits.append(seer(mx.array([token_ids]), seer.make_cache(), whole))
+    assert not mx.allclose(logits[0], logits[1])
+    assert mx.array_equal(logits[1], logits[2])
 
 
 def test_a_model_that_mlx_lm_runs_too_is_text_without_a_vision_part(tmp_path: Path) -> None:

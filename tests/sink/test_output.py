@@ -72,6 +72,18 @@ ERRORS = st.builds(
 )
 
 
+PROMPT_LOGPROBS = st.lists(
+    st.dictionaries(
+        st.integers(0, 9).map(str),
+        st.fixed_dictionaries(
+            {"logprob": st.floats(-1e6, 0), "rank": st.integers(1, 9), "decoded_token": st.text()}
+        ),
+        min_size=1,
+    ),
+    max_size=3,
+).map(lambda scores: [None, *scores])
+
+
 def to_microseconds(answer: Answer) -> Answer:
     return replace(answer, finished_at=microseconds(answer.finished_at) / 1e6)
 
@@ -98,6 +110,10 @@ def choices(key: str, n: int) -> st.SearchStrategy[list[Answer]]:
                 logprobs=st.none() | LOGPROBS,
                 parsed=st.none() | TOOL_CALLS.map(dumps),
                 choice_probs=st.none() | st.dictionaries(st.text(), st.floats(0, 1), min_size=1),
+                prompt_logprobs=st.none() | PROMPT_LOGPROBS,
+                logprob=st.none() | st.floats(-1e6, 0),
+                is_greedy=st.none() | st.booleans(),
+                reasoning_tokens=st.none() | st.integers(0, 2**31 - 1),
             ).map(to_microseconds)
             for choice in range(n)
         )

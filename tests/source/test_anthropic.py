@@ -73,6 +73,10 @@ def test_tools_become_functions() -> None:
         }
     ]
     assert request_of(tools=[tool], tool_choice={"type": "none"}).tools is None
+    assert request_of(tools=[tool], tool_choice={"type": "any"}).tool_choice == "required"
+    one = {"type": "tool", "name": tool["name"], "disable_parallel_tool_use": True}
+    asked = request_of(tools=[tool], tool_choice=one)
+    assert (asked.tool_choice, asked.parallel_tool_calls) == (tool["name"], False)
 
 
 @pytest.mark.parametrize(
@@ -111,19 +115,14 @@ def test_tools_become_functions() -> None:
             "params.tools[0]",
         ),
         (
-            {"tools": [{"name": "f"}], "tool_choice": {"type": "any"}},
-            "unsupported_parameter",
+            {"tools": [{"name": "f"}], "tool_choice": {"type": "tool", "name": "g"}},
+            "invalid_request",
             "params.tool_choice",
         ),
         (
             {"tools": [{"name": "f"}], "tool_choice": "auto"},
             "invalid_request",
             "params.tool_choice",
-        ),
-        (
-            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-            "unsupported_parameter",
-            "params.parallel_tool_calls",
         ),
         ({"stop_sequence": ["a"]}, "unknown_field", "params.stop_sequence"),
     ],

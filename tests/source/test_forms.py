@@ -205,14 +205,11 @@ def test_fault_has_a_code_and_names_its_field(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("echo", True),
         ("suffix", "x"),
         ("audio", {"voice": "a"}),
         ("modalities", ["text", "audio"]),
         ("functions", [{"name": "f"}]),
         ("function_call", "auto"),
-        ("prompt_logprobs", 1),
-        ("parallel_tool_calls", False),
         ("min_tokens", 5),
         ("skip_special_tokens", False),
         ("reasoning_effort", "low"),

@@ -6,7 +6,7 @@ import pytest
 
 from batchrun.errors import RowError
 from batchrun.source.fields import Body, without_nulls
-from batchrun.source.messages import read_messages, read_tools
+from batchrun.source.messages import read_messages, read_tool_choice, read_tools
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -124,11 +124,34 @@ def test_tools_that_are_no_objects_are_a_fault(tools: Any) -> None:
         read_tools(Body({"tools": tools}, "body."))
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
-def test_forced_tool_choice_is_not_supported(choice: Any) -> None:
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [("auto", "auto"), ("none", "auto"), ("required", "required"), (NAMED, "f")],
+)
+def test_tool_choice_is_auto_required_or_a_name(choice: Any, expected: str) -> None:
+    body = Body({"tools": [TOOL], "tool_choice": choice}, "body.")
+    assert read_tool_choice(body, [TOOL]) == expected
+    assert read_tool_choice(Body({}, "body."), None) == "auto"
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "param"),
+    [
+        ([TOOL], "always", "tool_choice"),
+        ([TOOL], {"type": "function", "function": {"name": "g"}}, "tool_choice"),
+        ([TOOL], {"type": "function"}, "tool_choice"),
+        ([], "required", "tool_choice"),
+        (None, NAMED, "tool_choice"),
+        ([{"type": "function"}], "required", "tools[0].function.name"),
+    ],
+)
+def test_a_tool_that_cannot_be_called_is_a_fault(tools: Any, choice: Any, param: str) -> None:
     with pytest.raises(RowError) as caught:
-        read_tools(Body({"tools": [TOOL], "tool_choice": choice}, "body."))
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "body.tool_choice")
+        read_tool_choice(Body({"tool_choice": choice}, "body."), tools)
+    assert caught.value.param == f"body.{param}"
 
 
 def test_tool_of_another_type_is_not_supported() -> None:
