@@ -8,7 +8,7 @@ from typing import Literal
 
 from batchrun.records import Label, Sampling, Shape
 
-OutputFormat = Literal["parquet", "jsonl"]
+OutputFormat = Literal["parquet", "jsonl", "parts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,17 @@ class MediaConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MannersConfig:
+    """How a run behaves on a machine that others use too. `wait` queues behind another run of the
+    same output; `nice` lowers its priority, `log_file` also takes what is said on stderr."""
+
+    wait: bool = False
+    nice: int = 0
+    keep_awake: bool = True
+    log_file: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One run. `max_num_seqs` None finds out how many rows at once are fastest. `window` prompts
     are planned together. `kv_bits` None keeps the KV cache in full precision. Times are in
@@ -70,12 +81,14 @@ class RunConfig:
     (below 1), that makes the run stop as failed; None never does.
     `reasoning_budget` is the most tokens of a block of reasoning.
     `explode` are the fields of JSON answers that get columns of their own, with their JSON types.
+    `drops_removed` takes rows that the input no longer has out of a folder of parts.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
     output: Path
     model: ModelConfig = field(default_factory=ModelConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
+    manners: MannersConfig = field(default_factory=MannersConfig)
     format: OutputFormat | None = None
     explode: tuple[tuple[str, str], ...] = ()
     max_num_seqs: int | None = 32
@@ -87,6 +100,7 @@ class RunConfig:
     seed: int | None = None
     reasoning_budget: int | None = None
     fresh: bool = False
+    drops_removed: bool = False
     fail_on_error: float | None = None
     max_time: float | None = None
     grace: float = 30.0

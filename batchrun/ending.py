@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from batchrun import device, sink
+from batchrun import device, log, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine.stats import EngineStats
 from batchrun.errors import RunError
@@ -51,7 +50,15 @@ def finish(
         with meter.phase("write"):
             # The output carries the report as it stands before this is written.
             report = report_text(_summary(config, meter, ended), meter.recorder.to_dict())
-            sink.write_output(journal, config.output, kind, schema, report, config.explode)
+            sink.write_output(
+                journal,
+                config.output,
+                kind,
+                schema,
+                report,
+                config.explode,
+                drops_removed=config.drops_removed,
+            )
         journal.delete()
     summary = _summary(config, meter, ended)
     text = report_text(summary, meter.recorder.to_dict())
@@ -82,4 +89,4 @@ def _write_page(config: RunConfig, report: str) -> None:
     try:
         write_page(render_page(json.loads(report)), page_path(config.output))
     except RunError as error:
-        print(f"Note: {error}", file=sys.stderr, flush=True)
+        log.say(f"Note: {error}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,7 +15,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from batchrun.config import MediaConfig, ModelConfig, OutputFormat, RunConfig, SourceConfig
+from batchrun.config import (
+    MannersConfig,
+    MediaConfig,
+    ModelConfig,
+    OutputFormat,
+    RunConfig,
+    SourceConfig,
+)
 from batchrun.errors import RowError, UsageError
 from batchrun.paths import check_output
 from batchrun.records import Label, Sampling, Shape
@@ -27,6 +35,7 @@ from batchrun.source.shapes import flag_shape
 
 DTYPES = ("float32", "float16", "bfloat16")
 KV_BITS = ("8", "4")
+REMOVED = ("keep", "drop")
 FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 
 _SAMPLING = Sampling()
@@ -85,10 +94,15 @@ class Flags:
     no_prefix_cache: bool = False
     format: str | None = None
     fresh: bool = False
+    removed: str | None = None
     fail_on_error: bool | float | str | None = None
     max_time: float | str | None = None
     grace: float | str = RunConfig.grace
     quiet: bool = False
+    wait: bool = False
+    nice: int = MannersConfig.nice
+    allow_sleep: bool = False
+    log_file: str | Path | None = None
 
     @classmethod
     def from_names(cls, values: Mapping[str, Any]) -> Flags:
@@ -106,14 +120,17 @@ class Flags:
         source = self.source_config(inputs)
         if output is None:
             raise UsageError("no output: say where the answers go, as in -o answers.parquet")
-        check_output(Path(output), source.inputs)
+        asked = self._asked_format(output)
+        check_output(Path(output), source.inputs, is_folder=_is_folder(Path(output), asked))
         return RunConfig(
             source=source,
             output=Path(output),
             model=self.model_config(),
             media=self.media_config(),
-            format=_format(self.format),
-            explode=self._exploded(source, Path(output)),
+            manners=self._manners(),
+            format=asked,
+            drops_removed=self._drops_removed(Path(output), asked),
+            explode=self._exploded(source, Path(output), asked),
             max_num_seqs=_max_num_seqs(self.max_num_seqs),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
             kv_bits=_kv_bits(self.kv_bits),
@@ -169,6 +186,14 @@ class Flags:
             video_fps=_positive("video_fps", self.video_fps),
         )
 
+    def _manners(self) -> MannersConfig:
+        return MannersConfig(
+            wait=self.wait,
+            nice=_nice(self.nice),
+            keep_awake=not self.allow_sleep,
+            log_file=None if self.log_file is None else Path(self.log_file),
+        )
+
     def _prefix_cache_bytes(self) -> int:
         nbytes = size("prefix_cache_size", self.prefix_cache_size)
         return 0 if self.no_prefix_cache else nbytes
@@ -188,6 +213,19 @@ class Flags:
             check(shape)
         return shape
 
+    def _asked_format(self, output: str | Path) -> OutputFormat | None:
+        """A slash at the end says that the output is a folder."""
+        asked = _format(self.format)
+        return "parts" if asked is None and str(output).endswith(os.sep) else asked
+
+    def _drops_removed(self, output: Path, asked: OutputFormat | None) -> bool:
+        choice = _choice("removed", self.removed, REMOVED)
+        if choice == "keep" and not _is_folder(output, asked):
+            raise UsageError(
+                "--removed keep needs a folder as output: a file has the rows of the input alone"
+            )
+        return choice == "drop"
+
     def _label(self) -> Label | None:
         if self.choices:
             return "only" if self.label else "also"
@@ -195,10 +233,12 @@ class Flags:
             raise UsageError("--label needs --choices, which says what labels there are")
         return None
 
-    def _exploded(self, source: SourceConfig, output: Path) -> tuple[tuple[str, str], ...]:
+    def _exploded(
+        self, source: SourceConfig, output: Path, asked: OutputFormat | None
+    ) -> tuple[tuple[str, str], ...]:
         if not self.explode:
             return ()
-        if output_format(output, _format(self.format)) != "parquet":
+        if output_format(output, asked) == "jsonl":
             raise UsageError("--explode makes columns, and only Parquet has those")
         if source.shape is None or source.shape.kind != "json":
             raise UsageError("--explode needs --json-schema, which says what columns there are")
@@ -212,6 +252,10 @@ class Flags:
             return read_sampling(Body(values, "--", aliases), _SAMPLING, is_chat=True)
         except RowError as error:
             raise UsageError(error.message) from None
+
+
+def _is_folder(output: Path, asked: OutputFormat | None) -> bool:
+    return asked == "parts" or (asked is None and output.is_dir())
 
 
 def _flag(name: str) -> str:
@@ -242,6 +286,12 @@ def _folder(name: str, value: str | Path | None) -> Path | None:
     if not folder.is_dir():
         raise UsageError(f"{_flag(name)} {value}: no such folder")
     return folder
+
+
+def _nice(value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 19:
+        raise UsageError(f"--nice must be a whole number from 0 to 19, not {value!r}")
+    return value
 
 
 def _max_num_seqs(value: int | str | None) -> int | None:

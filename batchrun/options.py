@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from batchrun.flags import DTYPES, FORMATS, KV_BITS, Flags
+from batchrun.flags import DTYPES, FORMATS, KV_BITS, REMOVED, Flags
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _REST = "Other"
@@ -137,12 +137,18 @@ OUTPUT = (
         "-o",
         "--output",
         metavar="FILE",
-        help="Where the answers go. Written when all rows are done.  [required]",
+        help="Where the answers go, when all rows are done: a file, or with / at its end a folder"
+        " that gets one with the new rows each time.  [required]",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS),
         help="Form of the output.  [default: as its name ends]",
+    ),
+    _output(
+        "--removed",
+        type=click.Choice(REMOVED),
+        help="In a folder: keep or drop rows that the input no longer has.  [default: keep]",
     ),
     _output(
         "--keep",
@@ -371,6 +377,22 @@ RUN = (
         help="Show no progress, and no summary of a run in which every row was answered.",
     ),
     _run("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON."),
+    _run("--wait", is_flag=True, help="Wait while another run holds the output."),
+    _run(
+        "--nice",
+        type=int,
+        is_flag=False,
+        flag_value=10,
+        default=Flags.nice,
+        metavar="[N]",
+        help="Leave the processor to others: 1 to 19, alone 10.  [default: 0]",
+    ),
+    _run("--allow-sleep", is_flag=True, help="Do not keep the machine awake meanwhile."),
+    _run(
+        "--log-file",
+        metavar="FILE",
+        help="Also append what is said to this file, which is kept small.",
+    ),
 )
 
 CHECK = (

@@ -11,15 +11,16 @@ from batchrun.report.summary import page_path, report_path
 from batchrun.sink.output import errors_path
 
 
-def check_output(output: Path, inputs: Iterable[str]) -> None:
+def check_output(output: Path, inputs: Iterable[str], *, is_folder: bool = False) -> None:
     """Raises UsageError if a run from `inputs` could not write `output`, or would replace an input.
 
-    Looks at names alone; nothing is read or written.
+    `is_folder` says that the output is to be a folder of parts. Looks at names alone; nothing is
+    read or written.
     """
     if str(output) in ("-", "/dev/stdout"):
         raise UsageError("-o needs a file: standard output cannot be continued by a later run")
-    if output.is_dir():
-        raise UsageError(f"{output}: is a folder; name a file in it, as {output / 'out.parquet'}")
+    if output.is_dir() and not is_folder:
+        raise UsageError(f"{output}: is a folder, and can only hold parts: leave out --format")
     for folder in _folders(output):
         if not folder.is_dir():
             raise UsageError(
@@ -27,7 +28,30 @@ def check_output(output: Path, inputs: Iterable[str]) -> None:
             )
         if not os.access(folder, os.W_OK):
             raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
-    written = (output, errors_path(output), report_path(output), page_path(output))
+    if is_folder:
+        _check_folder(output, inputs)
+    beside = (errors_path(output), report_path(output), page_path(output))
+    written = beside if is_folder else (output, *beside)
+    _check_files(written, inputs)
+
+
+def _check_folder(output: Path, inputs: Iterable[str]) -> None:
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output}: is there and is no folder; move it away, or change -o")
+    visible = output.glob("[!._]*") if output.exists() else ()
+    strange = next((path for path in visible if not path.match("part-*.parquet")), None)
+    if strange is not None:
+        raise UsageError(
+            f"{output}: holds {strange.name}, which is no part of an output; name a file in it,"
+            " or a new folder"
+        )
+    for path in inputs:
+        if output.exists() and _is_same(str(Path(path).parent), output):
+            raise UsageError(f"{path}: is an input, and lies in the output; change -o")
+
+
+def _check_files(written: Iterable[Path], inputs: Iterable[str]) -> None:
+    written = tuple(written)
     for target in written:
         # Output takes the place of what is there: of a device or a pipe, that would be its end.
         if target.exists() and not target.is_file():

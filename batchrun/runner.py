@@ -8,13 +8,14 @@ called, which also loads the model.
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from batchrun import device, folders, models, sink
+from batchrun import device, folders, log, models, sink
+from batchrun.awake import kept_awake
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.ending import Ended, finish
 from batchrun.engine import Engine
@@ -28,6 +29,7 @@ from batchrun.records import Failure, Prompt, Request
 from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
 from batchrun.report.progress import Progress
+from batchrun.report.render import render
 from batchrun.report.summary import Summary
 from batchrun.source import kept_schema, read_requests
 from batchrun.stopping import Stop
@@ -48,6 +50,14 @@ def execute(config: RunConfig) -> Summary:
     Raises BatchrunError where there is nothing to report on: a wrong input or path, an output
     that another run holds, a model that cannot be loaded, a disk that cannot be written to.
     """
+    with log.written_to(config.manners.log_file):
+        summary = _execute(config)
+        log.note(render(summary))
+    return summary
+
+
+def _execute(config: RunConfig) -> Summary:
+    manners = config.manners
     stop = Stop(max_time=config.max_time, grace=config.grace)
     meter = Meter()
     kind = sink.output_format(config.output, config.format)
@@ -55,8 +65,12 @@ def execute(config: RunConfig) -> Summary:
     schema = kept_schema(config.source)
     sink.load_format(kind)
     with ExitStack() as stack:
-        stack.enter_context(sink.hold(config.output))
         stack.enter_context(stop.on_signals())
+        waits = (lambda: not stop.is_asked) if manners.wait else None
+        stack.enter_context(sink.hold(config.output, waits))
+        stack.enter_context(kept_awake(manners.keep_awake))
+        if manners.nice:
+            os.nice(manners.nice)
         start = _start(config, rows, meter)
         journal = stack.enter_context(_journal(config, kind))
         ended = _answer_rows(config, start, journal, meter, stop)
@@ -65,7 +79,7 @@ def execute(config: RunConfig) -> Summary:
 
 def _start(config: RunConfig, rows: Iterator[Request | Failure], meter: Meter) -> _Start:
     with meter.phase("load"):
-        files = models.locate(config.model, _say)
+        files = models.locate(config.model, log.say)
         words = models.load_tokenizer(files, config.model)
     return _Start(files, words, rows)
 
@@ -158,7 +172,7 @@ def _compute(
             )
         history = meter.recorder.history
         history.add(meter.elapsed, engine.stats)
-        with closing(Progress(quiet=config.quiet)) as progress:
+        with closing(_progress(config)) as progress:
             for finished in engine.run(prompts):
                 with meter.phase("write"):
                     ledger.record(finished)
@@ -171,6 +185,11 @@ def _compute(
         history.add(meter.elapsed, engine.stats)
     notes = (*model.notes, *(store.notes if store is not None else ()))
     return Ended(engine.stats, model.name, machine, notes)
+
+
+def _progress(config: RunConfig) -> Progress:
+    in_log = None if config.manners.log_file is None else Progress(stream=log.LogStream())
+    return Progress(quiet=config.quiet, also=in_log)
 
 
 def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore | None:
@@ -235,7 +254,3 @@ def _too_many_failures(config: RunConfig, meter: Meter) -> bool:
     if most >= 1:
         return meter.num_failed >= most
     return meter.total is not None and meter.num_failed > most * meter.total
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -13,6 +13,8 @@ from types import FrameType
 # Of the time allowed, the last part is for the rows that still run when no more are admitted.
 DRAIN_SHARE = 0.1
 
+INTERRUPTED = "it was interrupted"  # how the reason begins
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -59,7 +61,7 @@ class Stop:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self._reason = f"it was interrupted ({signal.Signals(number).name})"
+        self._reason = f"{INTERRUPTED} ({signal.Signals(number).name})"
         self._over_at = min(self._over_at, time.monotonic() + self._grace)
         # Python runs handlers between its own steps only; the system's default acts at once.
         for each in _SIGNALS:

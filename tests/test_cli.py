@@ -19,12 +19,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import batchrun
-from batchrun.cli import EXAMPLES, check, main
+from batchrun.cli import check, main
 from batchrun.cli import run as run_command
 from batchrun.config import RunConfig
 from batchrun.errors import ModelError, OutputBusy, RunError
 from batchrun.flags import Flags
 from batchrun.report.summary import Summary
+from batchrun.run_cli import EXAMPLES
 from tests.report import figures
 
 ROWS = (
@@ -236,13 +237,13 @@ def test_an_unexpected_exception_is_not_hidden(fake: FakeRun) -> None:
         ("batchrun in.jsonl", "no output: say where the answers go, as in -o answers.parquet"),
         ("batchrun -o out.parquet", "no input: name a file, a quoted glob, or - for standard"),
         ("batchrun gone.jsonl -o out.parquet", "gone.jsonl: no such file"),
-        ("batchrun in.jsonl -o out.parquet --quite", "Did you mean '--quiet'?"),
+        ("batchrun in.jsonl -o out.parquet --quiett", "'--quiet'?"),
         ("batchrun in.jsonl -o out.parquet --max-token 4", "'--max-tokens'"),
         ("batchrun in.jsonl -o out.parquet --limit many", "'--limit': 'many' is not a valid"),
         ("batchrun in.jsonl -o out.parquet --dtype int4", "'float32', 'float16', 'bfloat16'"),
         ("batchrun in.jsonl -o out.parquet --top-p 2", "--top-p must be a number above 0 and"),
         ("batchrun in.jsonl -o in.jsonl", "in.jsonl: is an input, and this run would replace"),
-        ("batchrun in.jsonl -o .", "is a folder; name a file in it"),
+        ("batchrun in.jsonl -o .", "is no part of an output; name a file in it"),
         ("batchrun in.jsonl -o gone/out.parquet", "mkdir -p gone"),
         ("batchrun in.jsonl -o", "requires an argument"),
         ("batchrun check", "no input: name a file"),

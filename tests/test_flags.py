@@ -201,7 +201,7 @@ def test_fail_on_error(given: Any, limit: float | None, rows: Path, output: Path
         ({"seed": "7"}, "--seed must be a whole number of 64 bits, not '7'"),
         ({"dtype": "int4"}, "--dtype must be one of float32, float16, bfloat16, not 'int4'"),
         ({"kv_bits": 3}, "--kv-bits must be one of 8, 4, not '3'"),
-        ({"format": "csv"}, "--format must be one of parquet, jsonl, not 'csv'"),
+        ({"format": "csv"}, "--format must be one of parquet, jsonl, parts, not 'csv'"),
         ({"max_time": "soon"}, "--max-time must be seconds, or as 90s, 15m or 2h, not 'soon'"),
         ({"max_time": 0}, "--max-time must be more than 0"),
         ({"grace": "-1"}, "--grace must be seconds"),

@@ -58,9 +58,26 @@ def test_an_input_among_the_files_beside_the_output_is_refused(tmp_path: Path, b
         check_output(tmp_path / "out.parquet", [str(tmp_path / beside)])
 
 
-def test_a_folder_as_output_is_refused(rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"is a folder; name a file in it, as .*/out\.parquet"):
+def test_a_folder_is_no_file(rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder, and can only hold parts"):
         check_output(tmp_path, [str(rows)])
+
+
+def test_a_folder_of_parts_is_new_or_has_parts_alone(rows: Path, tmp_path: Path) -> None:
+    check_output(tmp_path / "labels", [str(rows)], is_folder=True)
+    (tmp_path / "labels").mkdir()
+    for name in ("part-00001.parquet", ".part-00002.parquet.tmp-1", "_SUCCESS"):
+        (tmp_path / "labels" / name).touch()
+    check_output(tmp_path / "labels", [str(rows)], is_folder=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.csv").touch()
+    with pytest.raises(UsageError, match=r"holds mine\.csv, which is no part"):
+        check_output(tmp_path / "data", [str(rows)], is_folder=True)
+    with pytest.raises(UsageError, match="is there and is no folder"):
+        check_output(rows, ["-"], is_folder=True)
+    with pytest.raises(UsageError, match="is an input, and lies in the output"):
+        part = tmp_path / "labels" / "part-00001.parquet"
+        check_output(tmp_path / "labels", [str(part)], is_folder=True)
 
 
 def test_a_pipe_is_not_replaced_by_a_file(rows: Path, tmp_path: Path) -> None:

@@ -302,9 +302,9 @@ def test_a_signal_while_the_output_is_written_leaves_it_whole(
 ) -> None:
     write = sink.write_output
 
-    def interrupted(*args: Any) -> None:
+    def interrupted(*args: Any, **options: Any) -> None:
         signal.raise_signal(signal.SIGTERM)
-        write(*args)
+        write(*args, **options)
 
     monkeypatch.setattr(sink, "write_output", interrupted)
     assert run(good(5)).exit_status == 0

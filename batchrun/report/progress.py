@@ -34,7 +34,7 @@ class Progress:
     """`update` may be called at every turn of the engine: most calls only look at the clock.
 
     The bar counts the time from the first update, so that loading the model is no part of the ETA.
-    `quiet` shows nothing at all.
+    `quiet` shows nothing at all. `also` is shown the same.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class Progress:
         quiet: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        also: Progress | None = None,
     ):
+        self._also = also
         self._stream = stream or sys.stderr
         self._is_bar = self._stream.isatty()
         self._every = BAR_SECONDS if self._is_bar else LINE_SECONDS
@@ -54,6 +56,8 @@ class Progress:
         self._start: float | None = None
 
     def update(self, meter: Meter, stats: EngineStats) -> None:
+        if self._also is not None:
+            self._also.update(meter, stats)
         now = self._clock()
         if now < self._due:
             return

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from batchrun.errors import OutputBusy, UsageError
 
+POLL_SECONDS = 0.25
+
 
 @contextmanager
-def hold(output: Path) -> Iterator[None]:
+def hold(output: Path, keeps_waiting: Callable[[], bool] | None = None) -> Iterator[None]:
     """Holds `output` for this run, and all files beside it that are named after its stem: outputs
     that differ in their ending alone would share them.
 
+    While another run holds it, this waits for as long as `keeps_waiting` says; None does not.
     Raises OutputBusy when another run holds it, UsageError when nothing can be written there.
     """
     path = output.with_name(output.stem + ".run.lock")
-    descriptor = _acquire(path, output)
+    descriptor = _wait(path, output, keeps_waiting)
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -28,6 +32,16 @@ def hold(output: Path) -> Iterator[None]:
         # Removed while still held: whoever waits for this file finds out that it is gone.
         path.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+def _wait(path: Path, output: Path, keeps_waiting: Callable[[], bool] | None) -> int:
+    while True:
+        try:
+            return _acquire(path, output)
+        except OutputBusy:
+            if keeps_waiting is None or not keeps_waiting():
+                raise
+        time.sleep(POLL_SECONDS)
 
 
 def _acquire(path: Path, output: Path) -> int:
@@ -52,7 +66,8 @@ def _lock(descriptor: int, output: Path) -> None:
         os.close(descriptor)
         who = f"process {holder}" if holder else "another process"
         raise OutputBusy(
-            f"{output} is held by another run ({who}); wait for it or choose another output"
+            f"{output} is held by another run ({who}): wait for it, as with --wait, or choose"
+            " another output"
         ) from error
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from batchrun.config import OutputFormat
 from batchrun.errors import RunError, UsageError
-from batchrun.records import Answer
+from batchrun.records import Answer, Result
 from batchrun.sink import jsonl
 from batchrun.sink.atomic import remove, replacing
 from batchrun.sink.explode import Fields
@@ -18,16 +18,23 @@ from batchrun.sink.journal import Journal
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Whether an answer is right; None where that cannot be said.
+Correct = Callable[[Result], bool | None]
+
 _ENDINGS: dict[str, OutputFormat] = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
 def output_format(path: Path, asked: OutputFormat | None = None) -> OutputFormat:
-    """The format asked for, or the one that the name's ending says; UsageError if neither."""
-    found = asked or _ENDINGS.get(path.suffix.lower())
+    """The format asked for, or the one that the name's ending says; a folder that is there holds
+    parts. UsageError if neither says it."""
+    is_folder = path.is_dir()
+    if is_folder and asked not in (None, "parts"):
+        raise UsageError(f"{path}: is a folder, and can only hold parts, not {asked}")
+    found = asked or ("parts" if is_folder else _ENDINGS.get(path.suffix.lower()))
     if found is None:
         raise UsageError(
             f"cannot tell the format of the output {path}: end its name in .parquet or .jsonl, "
-            "or pass --format"
+            "in / for a folder of parts, or pass --format"
         )
     return found
 
@@ -35,7 +42,7 @@ def output_format(path: Path, asked: OutputFormat | None = None) -> OutputFormat
 def load_format(kind: OutputFormat) -> None:
     """Loads what writing `kind` takes: a broken library, or too little memory for it, shows at
     the start of a run and not after its last row."""
-    if kind == "parquet":
+    if kind != "jsonl":
         from batchrun.sink import parquet  # noqa: F401
 
 
@@ -55,11 +62,15 @@ def write_output(
     kept_schema: pa.Schema | None = None,
     report: str | None = None,
     explode: Fields = (),
+    *,
+    correct: Correct | None = None,
+    drops_removed: bool = False,
 ) -> None:
     """Writes the run's results to `path` and its failed rows to `errors_path(path)`; a Parquet
-    file carries the `report` along.
+    file carries the `report` along. `correct` fills a column that says whether an answer is right.
 
-    Both appear whole, in place of any earlier ones; without failed rows there is no errors file.
+    In a folder of parts, `drops_removed` takes out of it what the input no longer has. Files
+    appear whole, in place of any earlier ones; without failed rows there is no errors file.
     In Parquet the fields of JSON answers named in `explode` get columns.
     Raises RunError when they cannot be written or a row has neither answer nor error yet.
     """
@@ -67,8 +78,33 @@ def write_output(
     if pending:
         raise RunError(f"{pending} rows have no result yet; run again to finish them")
     _write_errors(journal, errors_path(path))
+    if kind == "jsonl":
+        with replacing(path) as file:
+            jsonl.write(journal.results(), file)
+    else:
+        _write_tables(journal, path, kind, kept_schema, report, explode, correct, drops_removed)
+
+
+def _write_tables(
+    journal: Journal,
+    path: Path,
+    kind: OutputFormat,
+    kept_schema: pa.Schema | None,
+    report: str | None,
+    explode: Fields,
+    correct: Correct | None,
+    drops_removed: bool,
+) -> None:
+    from batchrun.sink import parquet, parts
+
+    extras = () if correct is None else (parquet.Extra(parquet.CORRECT, correct),)
+    if kind == "parts":
+        plan = parts.PartsPlan(kept_schema, report, explode, extras, drops_removed)
+        parts.write(journal, path, plan)
+        return
     with replacing(path) as file:
-        _write(journal, file, kind, kept_schema, report, explode)
+        results, kept = journal.results(), journal.kept()
+        parquet.write(results, kept, file, kept_schema, report, explode, extras)
 
 
 def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:
@@ -85,25 +121,9 @@ def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:
 def _read(path: Path, kind: OutputFormat) -> Iterator[Answer]:
     if kind == "jsonl":
         return jsonl.read(path)
-    from batchrun.sink import parquet
+    from batchrun.sink import parquet, parts
 
-    return parquet.read(path)
-
-
-def _write(
-    journal: Journal,
-    file: IO[bytes],
-    kind: OutputFormat,
-    kept_schema: pa.Schema | None,
-    report: str | None,
-    explode: Fields,
-) -> None:
-    if kind == "jsonl":
-        return jsonl.write(journal.results(), file)
-    from batchrun.sink import parquet
-
-    results, kept = journal.results(), journal.kept()
-    return parquet.write(results, kept, file, kept_schema, report, explode)
+    return parts.read(path) if kind == "parts" else parquet.read(path)
 
 
 def _write_errors(journal: Journal, path: Path) -> None:

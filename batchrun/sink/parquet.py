@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -48,8 +49,12 @@ COLUMNS = pa.schema(
         ("finished_at", pa.timestamp("us", tz="UTC")),
     ]
 )
+# In some outputs alone: see `evaluation` and `parts`.
+CORRECT = pa.field("correct", pa.bool_())
+ROW_KEY = pa.field("row_key", pa.string())
+
 # Every column that is not a kept one.
-OURS = frozenset(COLUMNS.names)
+OURS = frozenset([*COLUMNS.names, CORRECT.name, ROW_KEY.name])
 
 _VERSION = {"batchrun": json.dumps({"version": 1})}
 _REPORT = "batchrun.report"
@@ -57,7 +62,7 @@ _REPORT = "batchrun.report"
 # A row group ends at whichever comes first; a batch is what is in memory as Python objects.
 _GROUP_ROWS = 8192
 _GROUP_BYTES = 64 * 2**20
-_BATCH_ROWS = 128
+BATCH_ROWS = 128
 
 _OPTIONAL = (
     "prompt_logprobs",
@@ -86,6 +91,14 @@ _NEEDED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A column that follows from the results."""
+
+    field: pa.Field
+    value: Callable[[Result], Any]
+
+
 def write(
     results: Iterator[Result],
     kept_values: Iterable[dict[str, Any]],
@@ -93,17 +106,19 @@ def write(
     kept_schema: pa.Schema | None = None,
     report: str | None = None,
     explode: Fields = (),
+    extras: Sequence[Extra] = (),
 ) -> None:
     """Writes `results`, whose kept values come once more, beforehand, in `kept_values`;
     `kept_schema` holds their columns' types where known, and `explode` names the fields of JSON
-    answers that get columns. `report` goes into the file's metadata."""
-    fields = exploded_columns(explode, COLUMNS.names)
-    taken = [*COLUMNS.names, *(column.field.name for column in fields)]
+    answers that get columns. `extras` follow the fixed columns, and `report` goes into the file's
+    metadata."""
+    fields = exploded_columns(explode, OURS)
+    taken = [*OURS, *(column.field.name for column in fields)]
     kept = plan_columns(kept_values, kept_schema, taken)
-    added = (column.field for column in (*fields, *kept))
+    added = [*(extra.field for extra in extras), *(column.field for column in (*fields, *kept))]
     schema = pa.schema([*COLUMNS, *added], _metadata(report))
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for group in _groups(_batches(results, fields, kept, schema)):
+        for group in _groups(_batches(results, extras, fields, kept, schema)):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
 
 
@@ -130,13 +145,18 @@ def _metadata(report: str | None) -> dict[str, str]:
 
 
 def _batches(
-    results: Iterator[Result], fields: list[Column], kept: list[Column], schema: pa.Schema
+    results: Iterator[Result],
+    extras: Sequence[Extra],
+    fields: list[Column],
+    kept: list[Column],
+    schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    while batch := list(islice(results, _BATCH_ROWS)):
+    while batch := list(islice(results, BATCH_ROWS)):
         *columns, moments = zip(*map(fixed_values, batch), strict=True)
         *types, moment_type = COLUMNS.types
         arrays = [make_array(*column) for column in zip(columns, types, strict=True)]
         arrays.append(make_timestamps(moments, moment_type))
+        arrays += [pa.array(map(extra.value, batch), extra.field.type) for extra in extras]
         values = [parsed_fields(result.answer) for result in batch] if fields else []
         arrays += [column.array(values) for column in fields]
         rows = [result.row.kept for result in batch]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -89,12 +90,42 @@ class JsonlResults:
             yield result.row.kept
 
 
-def open_results(path: Path) -> ParquetResults | JsonlResults:
+class PartsResults:
+    """The results in all parts in the folder at `path`, rows counted through."""
+
+    def __init__(self, path: Path):
+        from batchrun.sink.parts import part_paths
+
+        self._parts = [ParquetResults(part) for part in part_paths(path)]
+
+    def schema(self) -> pa.Schema:
+        """Of the kept columns of all parts together."""
+        import pyarrow as pa
+
+        schemas = [part.schema() for part in self._parts]
+        return pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
+
+    def results(self) -> Iterator[Result]:
+        index = -1
+        for part in self._parts:
+            for result in part.results():
+                # Only the first choice begins a row.
+                index += result.answer is None or result.answer.choice == 0
+                yield replace(result, row=replace(result.row, index=index))
+
+    def kept(self) -> Iterator[dict[str, Any]]:
+        for part in self._parts:
+            yield from part.kept()
+
+
+def open_results(path: Path) -> ParquetResults | JsonlResults | PartsResults:
     """The results in the output at `path`. Raises UsageError, also while they are read, where it is
     none."""
     if not path.exists():
         raise UsageError(f"{path}: no such file")
     kind: OutputFormat = output_format(path)
+    if kind == "parts":
+        return PartsResults(path)
     return ParquetResults(path) if kind == "parquet" else JsonlResults(path)
 
 

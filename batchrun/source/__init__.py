@@ -5,6 +5,6 @@ Knows nothing of models, tokens or outputs; media parts pass through unseen.
 
 from __future__ import annotations
 
-from batchrun.source.reading import count_rows, kept_schema, read_requests
+from batchrun.source.reading import count_rows, first_columns, kept_schema, read_requests
 
-__all__ = ["count_rows", "kept_schema", "read_requests"]
+__all__ = ["count_rows", "first_columns", "kept_schema", "read_requests"]

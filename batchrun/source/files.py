@@ -44,7 +44,7 @@ class RawRow(NamedTuple):
 
 
 def resolve_inputs(inputs: tuple[str, ...]) -> list[str]:
-    """The files that `inputs` name, in order, each glob's in sorted order; "-" is kept.
+    """The files that `inputs` name, in order, those of a glob or folder sorted; "-" is kept.
 
     Looks at names and first bytes only. Raises UsageError for a file that is missing, or that
     is not of a kind that can be read.
@@ -93,6 +93,8 @@ def open_bytes(path: str) -> Iterator[ByteStream]:
 
 
 def _expand(pattern: str) -> list[str]:
+    if os.path.isdir(pattern):
+        return _files_in(pattern)
     if pattern == STDIN or os.path.exists(pattern):
         return [pattern]
     found = [path for path in sorted(glob(pattern, recursive=True)) if not os.path.isdir(path)]
@@ -101,9 +103,18 @@ def _expand(pattern: str) -> list[str]:
     return found
 
 
+def _files_in(folder: str) -> list[str]:
+    """The files in a folder that can be read, in sorted order; hidden ones and folders are not
+    looked at, nor what begins with an underscore, as other programs name what is not data."""
+    names = [name for name in sorted(os.listdir(folder)) if not name.startswith((".", "_"))]
+    paths = [os.path.join(folder, name) for name in names if _suffix(name) in KINDS]
+    found = [path for path in paths if os.path.isfile(path)]
+    if not found:
+        raise UsageError(f"{folder}: is a folder without any file of {', '.join(KINDS)}")
+    return found
+
+
 def _check(path: str) -> None:
-    if os.path.isdir(path):
-        raise UsageError(f"{path}: is a directory; name its files, as in '{path}/*.jsonl'")
     kind = kind_of(path)
     if path == STDIN and sys.stdin is None:
         raise UsageError("standard input (-) is closed")

@@ -61,6 +61,13 @@ def count_rows(config: SourceConfig) -> int | None:
     return total if config.limit is None else min(total, config.limit)
 
 
+def first_columns(path: str) -> Columns:
+    """The columns of the first row of a file that can be read; none where there is no such row."""
+    kind = kind_of(path)
+    rows = _raw_rows(path, kind, _Recipe(SourceConfig(inputs=(path,)), None, None, MediaColumns()))
+    return next((columns for _, columns in rows if not isinstance(columns, RowError)), {})
+
+
 def kept_schema(config: SourceConfig) -> pa.Schema | None:
     """The types of the kept columns' values; None unless all inputs are Parquet.
 

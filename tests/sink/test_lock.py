@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -96,4 +97,25 @@ def test_never_two_holders_while_lock_files_come_and_go(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out.run.lock").mkdir()
     with pytest.raises(UsageError, match="cannot lock"), hold(tmp_path / "out.parquet"):
+        pass
+
+
+def test_a_run_that_waits_gets_the_output_when_it_is_free(tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    asked = []
+    with ExitStack() as stack:
+        stack.enter_context(hold(output))
+
+        def keeps_waiting() -> bool:
+            asked.append(True)
+            stack.close()
+            return True
+
+        with hold(output, keeps_waiting):
+            assert asked == [True]
+
+
+def test_a_run_waits_no_longer_than_it_may(tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    with hold(output), pytest.raises(OutputBusy), hold(output, lambda: False):
         pass

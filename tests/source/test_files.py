@@ -58,8 +58,18 @@ def test_no_input_is_a_usage_error() -> None:
         resolve_inputs(())
 
 
-def test_directory_is_a_usage_error_with_remedy(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"directory.*\*\.jsonl"):
+def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.csv", "c.jsonl.gz", ".hidden.jsonl", "_meta.jsonl", "notes.txt"):
+        (tmp_path / name).write_bytes(gzip.compress(b"{}\n") if name.endswith("gz") else b"{}\n")
+    (tmp_path / "d.jsonl").mkdir()
+    found = resolve_inputs((str(tmp_path),))
+
+    assert [Path(path).name for path in found] == ["a.csv", "b.jsonl", "c.jsonl.gz"]
+
+
+def test_a_folder_without_data_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(UsageError, match=r"folder without any file of \.jsonl"):
         resolve_inputs((str(tmp_path),))
 
 

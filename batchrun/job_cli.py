@@ -1,0 +1,154 @@
+"""The commands `batchrun job` and `batchrun init`: job files carried out, and begun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from batchrun import options
+from batchrun.check_cli import tell_faults
+from batchrun.errors import BatchrunError, OutputBusy, UsageError
+from batchrun.flags import Flags
+from batchrun.jobs import Job, read_job
+from batchrun.report.render import one_line
+from batchrun.run_cli import carry_out
+from batchrun.stopping import INTERRUPTED
+
+if TYPE_CHECKING:
+    from batchrun.config import RunConfig
+
+# What ended worst says how several jobs ended.
+_WORST_FIRST = (1, 2, 4, 75, 3, 0)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A job with what the command line says over it."""
+
+    job: Job
+    flags: Flags
+    inputs: tuple[str, ...]
+    output: str | None
+    as_json: bool
+
+    def config(self) -> RunConfig:
+        """Raises UsageError; makes the folders that the run writes to."""
+        for target in (self.output, self.flags.log_file):
+            if target is not None:
+                _make_folder(Path(target).parent)
+        return self.flags.run_config(self.inputs, self.output)
+
+
+@click.command(cls=options.GroupedCommand, short_help="Carry out job files.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Say what is wrong with them and run nothing."
+)
+@options.apply(options.INPUT)
+@options.apply(options.MEDIA)
+@options.apply(options.OUTPUT)
+@options.apply(options.MODEL)
+@options.apply(options.ANSWERS)
+@options.apply(options.SPEED)
+@options.apply(options.RUN)
+@click.pass_context
+def job(ctx: click.Context, /, files: tuple[str, ...], only_check: bool, **flags: Any) -> None:
+    """Each FILE is a run in TOML: flags by their names, with or without the tables [prompt],
+    [sampling] and [output]. Flags of the command line go before it; with several files, for all.
+
+    Paths start at the file, and may hold $VARIABLES of the environment and dates, as %Y-%m-%d.
+    Folders for outputs are made. Several jobs run one after the other.
+
+    Exit status: as a run's; with several jobs, that of the worst.
+    """
+    given = {
+        name: value
+        for name, value in flags.items()
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    now = datetime.now().astimezone()
+    asked = [_over(read_job(Path(file), now), given) for file in files]
+    outputs = [each.output for each in asked if each.output is not None]
+    if len(set(outputs)) < len(outputs):
+        raise UsageError("two jobs cannot have one output: leave -o to the job files")
+    if only_check:
+        sys.exit(3 if sum(map(_check, asked)) else 0)
+    # All of them first: what is wrong with the last shows before the first has run for hours.
+    jobs = [(each, each.config()) for each in asked]
+    statuses = []
+    for each, config in jobs:
+        if len(jobs) > 1 and not each.flags.quiet:
+            click.echo(
+                f"{'' if each is asked[0] else chr(10)}{one_line(str(each.job.path))}", err=True
+            )
+        status, is_interrupted = _carry_out(config, each.as_json)
+        statuses.append(status)
+        if is_interrupted:
+            break
+    sys.exit(next(status for status in _WORST_FIRST if status in statuses))
+
+
+def _over(job: Job, given: dict[str, Any]) -> _Asked:
+    """The job with the flags of the command line in place of its own."""
+    over = dict(given)
+    inputs = over.pop("more_inputs", job.inputs)
+    output = over.pop("output", job.output)
+    as_json = over.pop("as_json", False)
+    return _Asked(job, Flags.from_names(job.values | over), inputs, output, as_json)
+
+
+def _check(asked: _Asked) -> int:
+    """The number of faults in its rows; what else is wrong is raised."""
+    asked.config()
+    return tell_faults(asked.flags, asked.inputs, with_plan=False, as_json=asked.as_json)
+
+
+def _carry_out(config: RunConfig, as_json: bool) -> tuple[int, bool]:
+    """The exit status, and whether somebody wants no more of it."""
+    try:
+        summary = carry_out(config, as_json)
+    except OutputBusy as error:
+        click.echo(f"Error: {one_line(str(error))}", err=True)
+        return error.exit_status, False
+    except BatchrunError as error:
+        click.echo(f"Error: {one_line(str(error))}", err=True)
+        return error.exit_status, False
+    return summary.exit_status, (summary.reason or "").startswith(INTERRUPTED)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from error
+
+
+@click.command(cls=options.GroupedCommand, short_help="Write the beginning of a job file.")
+@click.argument("input", type=click.Path(), metavar="INPUT")
+@click.option("-o", "--output", metavar="FILE", help="Where it goes.  [default: the screen]")
+def init(input: str, output: str | None) -> None:  # noqa: A002
+    """Write a job file with comments, that runs as it is, for INPUT and the columns that it has."""
+    from batchrun.jobs.starter import starter
+    from batchrun.source import first_columns
+    from batchrun.source.files import resolve_inputs
+
+    first = resolve_inputs((input,))[0]
+    columns = first_columns(first)
+    if not columns:
+        raise UsageError(f"{first}: has no row to begin with")
+    if output is None:
+        click.echo(starter(input, columns), nl=False)
+        return
+    target = Path(output)
+    if target.exists():
+        raise UsageError(f"{target}: is there already; choose another name")
+    path = os.path.relpath(input, target.parent)
+    target.write_text(starter(path, columns), encoding="utf-8")
+    click.echo(f"Written: {target}. Look it through, then: batchrun job {target}", err=True)
