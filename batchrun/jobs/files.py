@@ -22,7 +22,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "sampling": ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed"),
     "output": ("output", "format", "keep", "keep_all", "fresh"),
 }
-_PLACES = ("input", "output", "media_root", "prefix_cache_dir", "log_file")
+_PLACES = ("input", "output", "media_root", "prefix_cache_dir", "log_file", "json_schema")
 _PLACES_OR_WORDS = ("model", "adapter", "chat_template")
 
 
