@@ -124,6 +124,23 @@ def test_jsonl_has_calls_and_reasoning_where_openai_has_them(tmp_path: Path, mod
         assert 0 < body["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 5
 
 
+@pytest.mark.parametrize("arguments", ['{"city": "Rome"}', "junk", '["Rome"]', None])
+def test_earlier_calls_of_any_kind_go_with_a_shape(
+    arguments: Any, output: Path, model: Path
+) -> None:
+    called = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    history = [
+        HI["messages"][0],
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "1", "content": "sun"},
+    ]
+    rows = [{"messages": history, **OFF, "guided_json": PERSON}, {**HI, **OFF, "guided_regex": "a"}]
+    assert run(rows, output, model, max_tokens=80).exit_status == 0
+    first, second = read_parquet(output)
+    assert set(json.loads(first["parsed"])) == set(PERSON["properties"])
+    assert second["text"] == "a"
+
+
 def test_parsers_that_read_nothing_leave_the_text_whole(output: Path, model: Path) -> None:
     rows = [{**HI, **BEGUN, "tools": [TOOL]}]
     run(rows, output, model, tool_parser="none", reasoning_parser="none", max_tokens=20)

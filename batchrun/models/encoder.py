@@ -7,7 +7,8 @@ together, is tried out the first time: no config tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -28,7 +29,7 @@ _UNDERSTOOD = {
 # Encoded together or alone: sums may be added up in another order, and no more.
 _TOLERANCE = 1e-2
 
-Shape = tuple[tuple[str, tuple[int, ...]], ...]
+Layout = tuple[tuple[str, Any], ...]
 
 
 class Encoder:
@@ -37,29 +38,46 @@ class Encoder:
     def __init__(self, module: nn.Module):
         self._module = module
         # By the names and dimensions of the arrays: the axis along which those of several media
-        # are put together; None where each has to be encoded alone.
-        self._axes: dict[tuple[Any, ...], int | None] = {}
+        # are put together, of any size or of one; None where that changes the features.
+        self._axes_of_any: dict[Layout, int | None] = {}
+        self._axes: dict[Layout, int | None] = {}
 
     def encode(self, media: Sequence[Media]) -> list[Features]:
         """The features of each of `media`, not evaluated. Raises ValueError where the model says
         more of an image than can be kept for it."""
+        different = list({medium.digest: medium for medium in media}.values())
         found: dict[bytes, Features] = {}
-        for alike in _alike(media):
-            for medium, features in zip(alike, self._encode_alike(alike), strict=True):
-                found[medium.digest] = features
+        for layout, group in _grouped(different, _layout):
+            for call, axis in self._calls(layout, group):
+                for medium, features in zip(call, self._together(call, axis), strict=True):
+                    found[medium.digest] = features
         return [found[medium.digest] for medium in media]
 
-    def _encode_alike(self, media: list[Media]) -> list[Features]:
-        """Media whose arrays are of the same shapes."""
-        if len(media) == 1:
-            return self._together(media, 0)
-        layout = tuple((name, array.ndim) for name, array in sorted(media[0].inputs.items()))
-        if layout not in self._axes:
-            self._axes[layout] = self._find_axis(media[:2])
-        axis = self._axes[layout]
-        if axis is None:
-            return [features for medium in media for features in self._together([medium], 0)]
-        return self._together(media, axis)
+    def _calls(self, layout: Layout, media: list[Media]) -> Iterator[tuple[list[Media], int]]:
+        """The media that go through the tower together, and how their arrays are put together."""
+        axis = self._axis_of_any(layout, media)
+        if axis is not None:
+            # Towers attend to images of one size together, where these are neighbours.
+            media.sort(key=lambda medium: len(medium.token_ids))
+            for _, call in _grouped(media, partial(_shapes, but=axis)):
+                yield call, axis
+            return
+        for _, alike in _grouped(media, _shapes):
+            if len(alike) > 1 and layout not in self._axes:
+                self._axes[layout] = self._find_axis(alike[:2])
+            axis = self._axes[layout] if len(alike) > 1 else 0
+            calls = [[medium] for medium in alike] if axis is None else [alike]
+            yield from ((call, axis or 0) for call in calls)
+
+    def _axis_of_any(self, layout: Layout, media: list[Media]) -> int | None:
+        """Where media of different shapes can be put together, as far as that is known."""
+        if layout not in self._axes_of_any:
+            first = _shapes(media[0])
+            other = next((medium for medium in media if _shapes(medium) != first), None)
+            if other is None:
+                return None
+            self._axes_of_any[layout] = self._find_axis([media[0], other])
+        return self._axes_of_any[layout]
 
     def _find_axis(self, pair: list[Media]) -> int | None:
         alone = [self._together([medium], 0)[0] for medium in pair]
@@ -89,14 +107,25 @@ class Encoder:
         return list(_apart(found, [len(medium.token_ids) for medium in media]))
 
 
-def _alike(media: Sequence[Media]) -> Iterator[list[Media]]:
-    groups: dict[Shape, dict[bytes, Media]] = {}
+def _grouped(
+    media: Sequence[Media], key: Callable[[Media], Layout]
+) -> list[tuple[Layout, list[Media]]]:
+    groups: dict[Layout, list[Media]] = {}
     for medium in media:
-        shapes = sorted((name, array.shape) for name, array in medium.inputs.items())
-        key = (("tokens", (len(medium.token_ids),)), *shapes)
-        groups.setdefault(key, {})[medium.digest] = medium
-    for group in groups.values():
-        yield list(group.values())
+        groups.setdefault(key(medium), []).append(medium)
+    return list(groups.items())
+
+
+def _layout(medium: Media) -> Layout:
+    return tuple((name, array.ndim) for name, array in sorted(medium.inputs.items()))
+
+
+def _shapes(medium: Media, but: int | None = None) -> Layout:
+    """The shapes of its arrays, those along axis `but` aside."""
+    return tuple(
+        (name, tuple(size for axis, size in enumerate(array.shape) if axis != but))
+        for name, array in sorted(medium.inputs.items())
+    )
 
 
 def _check_understood(found: InputEmbeddingsFeatures) -> None:

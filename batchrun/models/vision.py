@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
@@ -25,6 +26,8 @@ from batchrun.models.tokenizer import LoadedTokenizer
 from batchrun.records import Media, MediaSpan
 
 _LANGUAGE = "language_model"
+_GRIDS = ("image_grid_thw", "video_grid_thw")
+_MAX_LAYOUTS = 4096
 
 
 @runtime_checkable
@@ -45,6 +48,8 @@ class VisionModel(LoadedModel):
     to its embeddings."""
 
     encoder: Encoder
+    # By where media lie in a prompt and their grids: many prompts are alike in that.
+    known_positions: dict[tuple[Any, ...], npt.NDArray[np.int32]] = field(default_factory=dict)
 
     @property
     def language(self) -> nn.Module:
@@ -80,9 +85,27 @@ class VisionModel(LoadedModel):
         self, token_ids: list[int], media: tuple[MediaSpan, ...]
     ) -> npt.NDArray[np.int32]:
         """M-RoPE positions of a prompt, (3, tokens)."""
+        head = media[-1].end if media else 0
+        layout = tuple((span.start, span.end, *_grid_sizes(span.media)) for span in media)
+        if layout not in self.known_positions:
+            if len(self.known_positions) >= _MAX_LAYOUTS:
+                self.known_positions.clear()
+            self.known_positions[layout] = self._positions_of_media(token_ids[:head], media)
+        known = self.known_positions[layout]
+        # Text goes on from the largest position so far, in all three.
+        start = int(known.max()) + 1 if head else 0
+        text = np.arange(start, start + len(token_ids) - head, dtype=np.int32)
+        return np.concatenate([known, np.broadcast_to(text, (3, len(text)))], axis=1)
+
+    def _positions_of_media(
+        self, token_ids: list[int], media: tuple[MediaSpan, ...]
+    ) -> npt.NDArray[np.int32]:
+        """By the model's own rule, up to the end of the last medium."""
+        if not media:
+            return np.zeros((3, 0), dtype=np.int32)
         language = self.language
         assert isinstance(language, _TakesPositions)
-        grids = (_grids(media, name) for name in ("image_grid_thw", "video_grid_thw"))
+        grids = (_grids(media, name) for name in _GRIDS)
         positions, _ = language.get_rope_index(mx.array([token_ids]), *grids)
         self._forget()
         found = np.array(positions, dtype=np.int32)
@@ -161,6 +184,12 @@ def _named(given: Given) -> dict[str, mx.array]:
         "deepstack_visual_embeds": given.deepstack,
     }
     return {name: array for name, array in named.items() if array is not None}
+
+
+def _grid_sizes(media: Media) -> Iterator[bytes]:
+    for name in _GRIDS:
+        if name in media.inputs:
+            yield name.encode() + media.inputs[name].tobytes()
 
 
 def _grids(media: tuple[MediaSpan, ...], name: str) -> mx.array | None:

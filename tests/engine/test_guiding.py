@@ -7,6 +7,7 @@ import random
 import re
 
 import jsonschema_rs
+import mlx.core as mx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from tests import tiny
 from tests.engine.fakes import by_row, run
 from tests.engine.guided import SHAPES, Failing, follows, greedy_alone, guided, schema
 from tests.engine.test_alone import some_ids
-from tests.engine.tinymodels import load
+from tests.engine.tinymodels import load, logits_alone
 
 LOADED = settings(
     max_examples=12,
@@ -171,6 +172,80 @@ def test_ids_past_the_tokenizers_vocabulary_are_never_allowed_but_free_rows_keep
     finished = answers(model, prompts)
     assert max(finished[0, 0].token_ids) < 320
     assert min(finished[1, 0].token_ids) >= 400
+
+
+# ---------------------------------------------------------------- in company
+
+
+def test_guided_rows_join_while_a_long_prompt_is_prefilled(tiny_model):
+    model = load(tiny_model("llama"))
+    rng = random.Random(13)
+    long = guided(model, 0, some_ids(rng, 2000), None, max_tokens=8, ignore_eos=True)
+    odd = [{"repetition_penalty": 1.3}, {"logit_bias": ((9, 8.0),)}, {"frequency_penalty": 0.6}, {}]
+    late = [
+        guided(model, i, some_ids(rng, 6 + i), SHAPES[0], max_tokens=40, **kind)
+        for i, kind in enumerate(odd, start=1)
+    ]
+    alone = ids(answers(model, [long, *late], max_num_seqs=1))
+    prompts = [late[0], long, *late[1:]]
+    together = answers(model, prompts, max_num_seqs=3, max_num_batched_tokens=256)
+    assert ids(together) == alone
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_forbidden_first_token_never_appears_in_a_late_guided_row(
+    overlaps, tiny_model, monkeypatch
+):
+    monkeypatch.setattr(batch, "OVERLAPS", overlaps)
+    model = load(tiny_model("llama"))
+    rng = random.Random(11)
+    prompts = [
+        guided(model, i, some_ids(rng, 5), None, max_tokens=n) for i, n in enumerate([2, 4, 20])
+    ]
+    ids_, shape = some_ids(rng, 6), Shape("regex", "[a-z]{12}")
+    natural = greedy_alone(model, guided(model, 3, ids_, shape, max_tokens=1))[0]
+    late = guided(model, 3, ids_, shape, max_tokens=12, logit_bias=((natural, -100.0),))
+    answer = answers(model, [*prompts, late], max_num_seqs=3)[3, 0]
+    assert natural not in answer.token_ids
+    assert re.fullmatch("[a-z]{1,12}", answer.text)
+
+
+def test_logprobs_of_guided_rows_are_the_models_own(tiny_model):
+    """Before the grammar: what it ruled out keeps its share, and may be the likeliest."""
+    model = load(tiny_model("qwen3"))
+    rng = random.Random(5)
+    prompts = [
+        guided(
+            model,
+            i,
+            some_ids(rng, 3 + 9 * i),
+            SHAPES[i],
+            max_tokens=9,
+            logprobs=i != 1,
+            top_logprobs=2 * i if i != 1 else 0,
+        )
+        for i in range(4)
+    ]
+    for (index, _), item in answers(model, prompts, max_num_seqs=4).items():
+        if index == 1:
+            assert item.logprobs is None
+            continue
+        assert [score.token_id for score in item.logprobs] == item.token_ids
+        for step, score in enumerate(item.logprobs):
+            logits = logits_alone(model, [*item.prompt.token_ids, *item.token_ids[:step]])
+            logprobs = (logits - mx.logsumexp(logits)).tolist()
+            best = sorted(logprobs, reverse=True)[: 2 * index]
+            assert score.logprob == pytest.approx(logprobs[score.token_id], abs=1e-3)
+            assert [value for _, value in score.top] == pytest.approx(best, abs=1e-3)
+
+
+def test_choices_of_a_guided_row_are_drawn_apart(tiny_model):
+    model = load(tiny_model("llama"))
+    shape = Shape("regex", "[a-z]{8}")
+    prompt = guided(model, 0, [5, 6, 7], shape, max_tokens=12, temperature=2.0, n=6)
+    texts = [item.text for item in answers(model, [prompt], max_num_seqs=4).values()]
+    assert len(texts) == 6
+    assert len(set(texts)) > 3
 
 
 # ---------------------------------------------------------------- any shape

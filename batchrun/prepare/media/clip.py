@@ -58,12 +58,13 @@ class _Header:
 
 
 def decode_clip(path: Path, fps: float, limits: Limits, reserve: Callable[[int], None]) -> Clip:
-    """About `fps` frames of each second of the video at `path`; `reserve` is called with their size
-    in bytes before they are decoded. Raises MediaFault."""
+    """About `fps` frames of each second of the video at `path`; `reserve` is called with the bytes
+    that decoding them takes before that is done. Raises MediaFault."""
     _check_start(path)
     header = _read_header(path, limits)
     chosen = _choose(header, fps, limits)
-    reserve(3 * min(len(chosen) * header.pixels, limits.clip_pixels))
+    # Twice: one by one, and then together.
+    reserve(2 * 3 * min(len(chosen) * header.pixels, limits.clip_pixels))
     frames = _read(path, chosen, limits)
     if len(frames) < len(chosen):
         header = replace(header, total=_checked_total(path, header))

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
 
 Decoded = Picture | Clip
 
+_STRIP = 256
+
 
 def picture(image: Image) -> Picture:
     """Its digest is of mode, size and pixels: the same bytes in another shape are another image."""
     digest = sha256(f"{image.mode} {image.width} {image.height} ".encode())
-    digest.update(image.tobytes())
+    # By strips, as a large image would be in memory twice.
+    for top in range(0, image.height, _STRIP):
+        bottom = min(top + _STRIP, image.height)
+        digest.update(image.crop((0, top, image.width, bottom)).tobytes())
     return Picture(image, digest.digest())
 
 
@@ -32,4 +37,5 @@ def clip(frames: npt.NDArray[np.uint8], fps: float) -> Clip:
 def num_bytes(medium: Decoded) -> int:
     if isinstance(medium, Clip):
         return int(medium.frames.nbytes)
-    return 3 * medium.image.width * medium.image.height
+    # Pillow takes 4 bytes for the 3 of a pixel.
+    return 4 * medium.image.width * medium.image.height

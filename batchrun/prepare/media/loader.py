@@ -103,7 +103,6 @@ class MediaLoader:
                 self._submit(job, medium)
             self._recent.move_to_end(identity)
             job.num_rows += 1
-            self._forget()
         return job
 
     def _submit(self, job: _Job, medium: Reference) -> None:
@@ -111,7 +110,14 @@ class MediaLoader:
             self._room.take(nbytes, lambda: job.is_wanted)
             job.reserved = nbytes
 
-        job.result = self._workers.submit(lambda: self._reader.read(medium, reserve))
+        def read() -> Decoded:
+            decoded = self._reader.read(medium, reserve)
+            # What was needed on the way is free again.
+            working, job.reserved = job.reserved, min(job.reserved, num_bytes(decoded))
+            self._room.give_back(working - job.reserved)
+            return decoded
+
+        job.result = self._workers.submit(read)
 
     def _finished(self, job: _Job | MediaFault) -> Decoded:
         if isinstance(job, MediaFault):
@@ -129,6 +135,7 @@ class MediaLoader:
             if job.num_rows == 0 and job.reserved:
                 self._room.give_back(job.reserved)
                 job.reserved = 0
+            self._forget()
 
     def _check_together(self, media: list[Decoded]) -> None:
         most = self._reader.limits.row_bytes
@@ -140,15 +147,16 @@ class MediaLoader:
             )
 
     def _forget(self) -> None:
-        """Let the oldest go until the finished ones keep to their bytes."""
-        nbytes = sum(_nbytes(job) for job in self._recent.values())
-        for identity in list(self._recent):
-            if nbytes <= self._kept_bytes and len(self._recent) <= _MAX_KEPT:
+        """Let the oldest that no row waits for go, until the rest keeps to its bytes."""
+        unused = {name: _nbytes(job) for name, job in self._recent.items() if not job.num_rows}
+        nbytes, count = sum(unused.values()), len(unused)
+        for identity in unused:
+            if nbytes <= self._kept_bytes and count <= _MAX_KEPT:
                 return
-            nbytes -= _nbytes(self._recent.pop(identity))
+            nbytes, count = nbytes - unused[identity], count - 1
+            del self._recent[identity]
 
 
 def _nbytes(job: _Job) -> int:
-    """The size of what it gave; 0 where it is not finished, or failed."""
-    result = job.result
-    return num_bytes(result.result()) if result.done() and not result.exception() else 0
+    """The size of what a finished job gave; 0 where it failed."""
+    return 0 if job.result.exception() else num_bytes(job.result.result())

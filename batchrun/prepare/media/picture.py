@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
 from batchrun.models.processor import Picture
 from batchrun.prepare.media.decoded import picture
@@ -23,14 +23,20 @@ _CODE = "invalid_image"
 # Pillow reads these by running another program.
 _REFUSED_FORMATS = {"EPS"}
 _WHITE = (255, 255, 255)
+# For each pixel while it is decoded: the file's own image, what is made of it, and a mask.
+_WORKING_BYTES = 12
+
+# Pillow takes memory for large images in blocks, of 16 MB by itself: of that size the C library
+# keeps those of each thread, and several GB pile up. Larger ones go back to the system at once.
+_imaging.set_block_size(2**26)
 
 # What Pillow warns of is either harmless or refused here, with a reason and the row's name.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def decode_picture(data: bytes, max_pixels: int, reserve: Callable[[int], None]) -> Picture:
-    """The image in `data`, of animations the first frame; `reserve` is called with its size in
-    bytes before it is decoded. Raises MediaFault.
+    """The image in `data`, of animations the first frame; `reserve` is called with the bytes that
+    decoding it takes before that is done. Raises MediaFault.
 
     The rotation that EXIF gives is applied, and what is transparent becomes white.
     """
@@ -38,7 +44,7 @@ def decode_picture(data: bytes, max_pixels: int, reserve: Callable[[int], None])
         raise MediaFault(_CODE, "is empty; give an image file")
     with _faults(data, max_pixels):
         size = _checked_size(data, max_pixels)
-    reserve(3 * size[0] * size[1])
+    reserve(_WORKING_BYTES * size[0] * size[1])
     with _faults(data, max_pixels):
         return picture(_upright_rgb(_loaded(data, max_pixels)))
 
@@ -107,7 +113,7 @@ def _beginning(data: bytes) -> str:
 def _upright_rgb(image: Image.Image) -> Image.Image:
     ImageOps.exif_transpose(image, in_place=True)
     if image.has_transparency_data:
-        return _on_white(image.convert("RGBA"))
+        return _on_white(image if image.mode == "RGBA" else image.convert("RGBA"))
     if image.mode in _RANGES or image.mode == "F":
         return _scaled(image).convert("RGB")
     return image.convert("RGB")

@@ -24,7 +24,7 @@ from batchrun.prepare.media.localfile import file_id, local_path, opened
 from batchrun.prepare.media.picture import decode_picture
 from batchrun.source.parts import MediaKind
 
-# Called with the size of what is about to be decoded, in bytes; may take its time.
+# Called with the bytes that decoding is about to take; may take its time.
 Reserve = Callable[[int], None]
 
 _SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)

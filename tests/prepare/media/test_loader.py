@@ -17,7 +17,7 @@ from batchrun.prepare.media.faults import MediaFault
 
 LONG = 30
 SIDE = 10
-NBYTES = 3 * SIDE * SIDE
+NBYTES = 4 * SIDE * SIDE
 
 
 class FakeReader:
@@ -162,3 +162,13 @@ def test_closing_lets_what_waits_go_and_ends_the_threads(reader: FakeReader) -> 
         for _, job in row.parts:
             assert not isinstance(job, MediaFault)
             assert job.result.done()
+
+
+def test_rows_that_were_started_together_leave_no_more_behind(reader: FakeReader) -> None:
+    loads = loader(reader, kept_bytes=2 * NBYTES)
+    for row in [loads.start(media(name)) for name in "abcdefgh"]:
+        row.take()
+    reader.read_names.clear()
+    for name in "hgfa":
+        loads.start(media(name)).take()
+    assert reader.read_names == ["f", "a"]
