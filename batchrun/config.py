@@ -74,6 +74,14 @@ class MannersConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Answers are judged by `metric` against the input column `expected`, which is kept."""
+
+    expected: str
+    metric: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One run. `max_num_seqs` None finds out how many rows at once are fastest. `window` prompts
     are planned together. `kv_bits` None keeps the KV cache in full precision. Times are in
@@ -89,6 +97,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
     manners: MannersConfig = field(default_factory=MannersConfig)
+    evaluation: EvaluationConfig | None = None
     format: OutputFormat | None = None
     explode: tuple[tuple[str, str], ...] = ()
     max_num_seqs: int | None = 32

@@ -10,6 +10,7 @@ from batchrun import device, log, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine.stats import EngineStats
 from batchrun.errors import RunError
+from batchrun.evaluation import Evaluation, Judge, tally
 from batchrun.report.meter import Meter
 from batchrun.report.summarize import summarize
 from batchrun.report.summary import (
@@ -46,10 +47,14 @@ def finish(
     ended: Ended,
 ) -> Summary:
     """Write what the run came to. Raises RunError where output or report cannot be written."""
+    judge = _judge(config, journal)
+    evaluation = None if judge is None else tally(journal.results(), judge)
     if ended.outcome == "finished":
         with meter.phase("write"):
             # The output carries the report as it stands before this is written.
-            report = report_text(_summary(config, meter, ended), meter.recorder.to_dict())
+            report = report_text(
+                _summary(config, meter, ended, evaluation), meter.recorder.to_dict()
+            )
             sink.write_output(
                 journal,
                 config.output,
@@ -57,17 +62,27 @@ def finish(
                 schema,
                 report,
                 config.explode,
+                correct=None if judge is None else judge.correct,
                 drops_removed=config.drops_removed,
             )
         journal.delete()
-    summary = _summary(config, meter, ended)
+    summary = _summary(config, meter, ended, evaluation)
     text = report_text(summary, meter.recorder.to_dict())
     write_report(text, report_path(config.output))
     _write_page(config, text)
     return summary
 
 
-def _summary(config: RunConfig, meter: Meter, ended: Ended) -> Summary:
+def _judge(config: RunConfig, journal: sink.Journal) -> Judge | None:
+    asked = config.evaluation
+    if asked is None:
+        return None
+    return Judge.of_rows(asked.expected, asked.metric, journal.kept())
+
+
+def _summary(
+    config: RunConfig, meter: Meter, ended: Ended, evaluation: Evaluation | None
+) -> Summary:
     return summarize(
         meter,
         ended.stats,
@@ -78,6 +93,7 @@ def _summary(config: RunConfig, meter: Meter, ended: Ended) -> Summary:
         outcome=ended.outcome,
         reason=ended.reason,
         notes=ended.notes,
+        evaluation=evaluation,
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from batchrun.config import (
+    EvaluationConfig,
     MannersConfig,
     MediaConfig,
     ModelConfig,
@@ -24,6 +25,7 @@ from batchrun.config import (
     SourceConfig,
 )
 from batchrun.errors import RowError, UsageError
+from batchrun.evaluation.judge import METRIC_NAMES
 from batchrun.paths import check_output
 from batchrun.records import Label, Sampling, Shape
 from batchrun.sink import output_format
@@ -95,6 +97,8 @@ class Flags:
     format: str | None = None
     fresh: bool = False
     removed: str | None = None
+    expected: str | None = None
+    metric: str | None = None
     fail_on_error: bool | float | str | None = None
     max_time: float | str | None = None
     grace: float | str = RunConfig.grace
@@ -128,6 +132,7 @@ class Flags:
             model=self.model_config(),
             media=self.media_config(),
             manners=self._manners(),
+            evaluation=self._evaluation(),
             format=asked,
             drops_removed=self._drops_removed(Path(output), asked),
             explode=self._exploded(source, Path(output), asked),
@@ -160,7 +165,7 @@ class Flags:
             sampling=self._sampling(),
             shape=self._shape(),
             label=self._label(),
-            keep=None if self.keep_all else _strings(self.keep),
+            keep=self._kept(),
             limit=None if self.limit is None else _count("limit", self.limit),
         )
 
@@ -185,6 +190,21 @@ class Flags:
             allow_private_hosts=self.allow_private_hosts,
             video_fps=_positive("video_fps", self.video_fps),
         )
+
+    def _evaluation(self) -> EvaluationConfig | None:
+        metric = _choice("metric", self.metric, METRIC_NAMES)
+        if self.expected is None:
+            if metric is not None:
+                raise UsageError("--metric needs --expected, the column with the right answers")
+            return None
+        return EvaluationConfig(expected=self.expected, metric=metric or METRIC_NAMES[0])
+
+    def _kept(self) -> tuple[str, ...] | None:
+        """What is expected of an answer has to come along to where it is judged."""
+        if self.keep_all:
+            return None
+        expected = () if self.expected is None else (self.expected,)
+        return tuple(dict.fromkeys((*_strings(self.keep), *expected)))
 
     def _manners(self) -> MannersConfig:
         return MannersConfig(

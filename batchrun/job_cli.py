@@ -54,6 +54,7 @@ class _Asked:
 @options.apply(options.INPUT)
 @options.apply(options.MEDIA)
 @options.apply(options.OUTPUT)
+@options.apply(options.EVALUATION)
 @options.apply(options.MODEL)
 @options.apply(options.ANSWERS)
 @options.apply(options.SPEED)

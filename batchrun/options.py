@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from batchrun.evaluation.judge import METRIC_NAMES
 from batchrun.flags import DTYPES, FORMATS, KV_BITS, REMOVED, Flags
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -69,6 +70,7 @@ def _group(name: str) -> Callable[..., Decorator[Any]]:
 _input = _group("Input")
 _media = _group("Images and video")
 _output = _group("Output")
+_evaluation = _group("Evaluation")
 _model = _group("Model")
 _answers = _group("Answers (a row's own values win)")
 _speed = _group("Speed and memory")
@@ -170,6 +172,20 @@ OUTPUT = (
         "--fresh",
         is_flag=True,
         help="Start over: reuse no answer of an earlier run with this output.",
+    ),
+)
+
+EVALUATION = (
+    _evaluation(
+        "--expected",
+        metavar="COLUMN",
+        help="Compare answers with this input column, and report how many are right.",
+    ),
+    _evaluation(
+        "--metric",
+        type=click.Choice(METRIC_NAMES),
+        help="How: exact text; numeric, the last number; contains; regex; json; choice, the value"
+        " of the column that the answer names first.  [default: exact]",
     ),
 )
 

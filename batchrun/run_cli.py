@@ -36,6 +36,7 @@ Examples:
 @options.apply(options.INPUT)
 @options.apply(options.MEDIA)
 @options.apply(options.OUTPUT)
+@options.apply(options.EVALUATION)
 @options.apply(options.MODEL)
 @options.apply(options.ANSWERS)
 @options.apply(options.SPEED)

@@ -29,6 +29,7 @@ LAYERS = [
     {"prefixes"},
     {"engine"},
     {"answers"},
+    {"evaluation"},
     {"sink"},
     {"report"},
 ]

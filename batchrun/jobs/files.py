@@ -16,11 +16,13 @@ from batchrun.flags import Flags
 from batchrun.jobs.kinds import fault
 from batchrun.jobs.places import looks_like_a_path, place
 
+_SHAPES = ("choices", "label", "regex", "json_schema", "tool_parser", "reasoning_parser")
 # Which flags may stand in which table; all may stand above the first one.
 TABLES: dict[str, tuple[str, ...]] = {
     "prompt": ("system", "prompt", "image", "video", "chat_template"),
-    "sampling": ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed"),
-    "output": ("output", "format", "keep", "keep_all", "fresh"),
+    "sampling": ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed", *_SHAPES),
+    "evaluation": ("expected", "metric"),
+    "output": ("output", "format", "keep", "keep_all", "explode", "fresh", "removed"),
 }
 _PLACES = ("input", "output", "media_root", "prefix_cache_dir", "log_file", "json_schema")
 _PLACES_OR_WORDS = ("model", "adapter", "chat_template")

@@ -28,13 +28,21 @@ def place(text: str, folder: Path, environment: Mapping[str, str], now: datetime
     if os.path.isabs(whole):
         return whole
     base = escape(str(folder)) if has_magic(whole) else str(folder)
-    # Not normalised: a slash at the end says that it is a folder.
-    return os.path.join(base, whole)
+    return _plain(os.path.join(base, whole))
 
 
 def looks_like_a_path(text: str) -> bool:
     """Whether a value that may also be a name, or text, is meant as a path."""
     return text.startswith(("./", "../", "/", "~", "$"))
+
+
+def _plain(path: str) -> str:
+    """`path` without detours, where they lead nowhere else; a slash at its end, which says that it
+    is a folder, stays."""
+    short = os.path.normpath(path)
+    if os.path.realpath(short) != os.path.realpath(path):
+        return path
+    return short + os.sep * path.endswith(os.sep)
 
 
 def _value(match: re.Match[str], environment: Mapping[str, str]) -> str:

@@ -70,6 +70,7 @@ _FIGURES: tuple[tuple[str, Callable[[Report], str]], ...] = (
     ("rows reused", _rows("reused")),
     ("rows failed", _rows("failed")),
     ("cut off", lambda report: words.count(report["truncated"])),
+    ("correct", lambda report: words.accuracy(report["evaluation"])),
     ("prompt tokens", _tokens("prompt")),
     ("of them not computed", _cached),
     ("answer tokens", _tokens("completion")),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tqdm.utils import disp_len, disp_trim
 
+from batchrun.evaluation import Evaluation
 from batchrun.report.summary import Summary
 
 WIDTH = 80
@@ -91,6 +92,8 @@ def _figures(summary: Summary) -> list[str]:
     if summary.request_counts.completed > summary.request_counts.reused:
         lines += _row("tokens", _token_figures(summary))
     lines += _row("seconds", _time_figures(summary))
+    if summary.evaluation is not None:
+        lines.append(_labelled("correct", _right(summary.evaluation)))
     if summary.batch.mean_running is not None:
         lines.append(_batch(summary))
     if summary.device:
@@ -120,6 +123,15 @@ def _row(label: str, figures: Sequence[_Figure]) -> list[str]:
     names = "".join(name.rjust(_COLUMN) for name, _ in figures)
     values = "".join(value.rjust(_COLUMN) for _, value in figures)
     return [label.ljust(_LABEL) + names, " " * _LABEL + values]
+
+
+def _right(evaluation: Evaluation) -> str:
+    of = f"{evaluation.correct:,} of {evaluation.scored:,} ({evaluation.metric})"
+    if evaluation.accuracy is None or evaluation.low is None or evaluation.high is None:
+        return f"{of}: nothing to compare with {evaluation.expected!r}"
+    bounds = f"95 % interval {100 * evaluation.low:.1f} to {100 * evaluation.high:.1f}"
+    rest = f"; {evaluation.not_scored:,} not scored" if evaluation.not_scored else ""
+    return f"{of}, {100 * evaluation.accuracy:.1f} %, {bounds}{rest}"
 
 
 def _batch(summary: Summary) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchrun.config import RunConfig
+from batchrun.evaluation import Evaluation
 from batchrun.report.meter import Meter
 from batchrun.report.summary import (
     Batch,
@@ -50,6 +51,7 @@ def summarize(
     outcome: Outcome = "finished",
     reason: str | None = None,
     notes: Iterable[str] = (),
+    evaluation: Evaluation | None = None,
 ) -> Summary:
     """The summary of a run that ends now.
 
@@ -82,6 +84,7 @@ def summarize(
         prompt_tps=_ratio(stats.prefill_tokens, stats.prefill_seconds),
         generation_tps=_ratio(stats.decode_tokens, stats.decode_seconds),
         batch=_batch(stats, config.max_num_seqs or stats.max_num_seqs),
+        evaluation=evaluation,
         peak_memory=None if peak_memory is None else peak_memory[0] / _GB,
         peak_process_memory=None if peak_memory is None else peak_memory[1] / _GB,
         model=model,

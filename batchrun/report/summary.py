@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from batchrun.evaluation import Evaluation
 from batchrun.report.meter import ErrorCount
 from batchrun.sink.atomic import replacing
 
@@ -102,6 +103,7 @@ class Summary:
     prompt_tps: float | None
     generation_tps: float | None
     batch: Batch
+    evaluation: Evaluation | None
     peak_memory: float | None
     peak_process_memory: float | None
     model: str

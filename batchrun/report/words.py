@@ -31,6 +31,18 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else NOTHING
 
 
+def percent(share: float | None) -> str:
+    return NOTHING if share is None else f"{100 * share:.0f} %"
+
+
+def accuracy(evaluation: dict[str, Any] | None) -> str:
+    """As 75.0 % (55.1 to 88.0)."""
+    if evaluation is None or evaluation["accuracy"] is None:
+        return NOTHING
+    share, low, high = (100 * evaluation[name] for name in ("accuracy", "low", "high"))
+    return f"{share:.1f} % ({low:.1f} to {high:.1f})"
+
+
 def duration(seconds: float) -> str:
     """As 12.3 s, 4 min 05 s or 3 h 07 min."""
     if seconds < 60:

@@ -44,7 +44,7 @@ def test_a_job_is_its_flags_with_paths_from_where_it_lies(tmp_path: Path) -> Non
     assert job.inputs == (f"{tmp_path}/a.csv", f"{tmp_path}/more/*.csv")
     assert job.output == "/out/2026.parquet"
     assert job.values == {
-        "model": f"{tmp_path}/../models/tiny",
+        "model": f"{tmp_path.parent}/models/tiny",
         "max_time": "5h",
         "max_num_seqs": "auto",
         "system": "$5 a word",

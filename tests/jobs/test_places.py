@@ -16,7 +16,7 @@ HOME = str(Path.home())
     ("text", "expected"),
     [
         ("rows.jsonl", "/jobs/rows.jsonl"),
-        ("../data/*.csv", "/jobs/../data/*.csv"),
+        ("../data/*.csv", "/data/*.csv"),
         ("labels/", "/jobs/labels/"),
         ("/data/rows.csv", "/data/rows.csv"),
         ("-", "-"),
@@ -35,6 +35,14 @@ def test_paths_are_filled_in(text: str, expected: str) -> None:
 def test_a_folder_with_brackets_in_its_name_is_no_pattern() -> None:
     assert place("*.csv", Path("/jobs[1]"), {}, NOW) == "/jobs[[]1]/*.csv"
     assert place("a.csv", Path("/jobs[1]"), {}, NOW) == "/jobs[1]/a.csv"
+
+
+def test_a_detour_over_a_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "far" / "jobs").mkdir(parents=True)
+    (tmp_path / "jobs").symlink_to(tmp_path / "far" / "jobs")
+    detour = f"{tmp_path}/jobs/../rows.csv"
+
+    assert place("../rows.csv", tmp_path / "jobs", {}, NOW) == detour
 
 
 def test_a_variable_that_is_not_set_is_a_usage_error() -> None:

@@ -76,6 +76,7 @@ def test_the_report_of_a_run_with_failures() -> None:
         "notes": ["a small model"],
         "output": "out.parquet",
         "errors_file": "out.errors.jsonl",
+        "evaluation": None,
         "report": "out.report.json",
         "page": "out.report.html",
     }

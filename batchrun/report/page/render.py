@@ -100,6 +100,7 @@ def _environment() -> Environment:
         "drawing": _drawing,
         "figure": words.figure,
         "moment": words.moment,
+        "percent": words.percent,
     }
     return environment
 
@@ -115,6 +116,7 @@ def _cards(report: Report) -> list[Card]:
         cards.append(Card("rows not run", words.count(counts["not_run"])))
     if report["truncated"]:
         cards.append(Card("cut off", words.count(report["truncated"]), "at max_tokens"))
+    cards += _accuracy(report["evaluation"])
     cached = words.share(tokens["cached"], tokens["prompt"])
     return [
         *cards,
@@ -126,6 +128,16 @@ def _cards(report: Report) -> list[Card]:
         Card("answer tokens", words.count(tokens["completion"])),
         Card("peak memory", words.figure(report["peak_process_memory"], "GB"), "the process"),
     ]
+
+
+def _accuracy(evaluation: dict[str, Any] | None) -> list[Card]:
+    if evaluation is None:
+        return []
+    of = f"of {words.count(evaluation['scored'])} ({evaluation['metric']})"
+    if evaluation["accuracy"] is None:
+        return [Card("correct", words.NOTHING, of)]
+    figure, _, bounds = words.accuracy(evaluation).partition(" (")
+    return [Card("correct", figure, f"{of}; 95 % interval {bounds.rstrip(')')}")]
 
 
 def _charts(report: Report) -> list[Chart]:
