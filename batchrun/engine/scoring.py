@@ -14,7 +14,7 @@ import numpy as np
 
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.kv import CacheTraits, Model
-from batchrun.engine.likeliest import likeliest
+from batchrun.engine.logprobs import likeliest
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.row import Sequence
 from batchrun.engine.sharing import PrefixPool
