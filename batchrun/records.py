@@ -159,6 +159,7 @@ class Request:
     is after the prompt. `prompt_logprobs` asks for the log-probabilities of the prompt's own
     tokens, and of so many of the likeliest at their places; `echo` repeats the prompt before the
     answer. `tool_choice` is auto, required or the name of a tool.
+    `model` is what the row calls the model, which decides nothing.
     """
 
     row: Row
@@ -174,6 +175,7 @@ class Request:
     echo: bool = False
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
+    model: str | None = None
 
     @property
     def is_chat(self) -> bool:

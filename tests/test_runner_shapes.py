@@ -67,6 +67,11 @@ def test_rows_of_every_shape_in_one_file(run: Run, output: Path, schema: Path) -
         assert by_row[index]["parsed"] is by_row[index]["age"] is None
 
 
+def test_the_report_counts_the_models_that_rows_name(run: Run) -> None:
+    rows = [{"prompt": "a", "model": "x"}, {"prompt": "b"}, {"prompt": "c", "model": "x"}]
+    assert run(rows).models_named == {"x": 2}
+
+
 def test_answers_with_a_shape_are_found_again(run: Run, output: Path, schema: Path) -> None:
     rows = [{"prompt": "a"}, {"prompt": "b", "max_tokens": 5}]
     assert computed(run(rows, json_schema=schema, max_tokens=80)) == 2

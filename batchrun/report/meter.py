@@ -21,6 +21,10 @@ Phase = Literal["load", "prepare", "prefill", "decode", "write"]
 PHASES: tuple[Phase, ...] = ("load", "prepare", "prefill", "decode", "write")
 
 
+# So many models' names are counted; no file that is meant to be run on one has more.
+_MODELS = 100
+
+
 @dataclass(slots=True)
 class ErrorCount:
     """How many rows failed with one code, and the first of them."""
@@ -49,6 +53,7 @@ class Meter:
         self.cached_tokens = 0
         self.completion_tokens = 0
         self.finish_reasons: Counter[str] = Counter()
+        self.models_named: Counter[str] = Counter()
         self.errors: dict[str, ErrorCount] = {}
         self.seconds: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         self.started_at = time.time()
@@ -90,6 +95,11 @@ class Meter:
         """A row's answer was there already: why each of its choices had ended."""
         self.num_reused += 1
         self._ended(finish_reasons)
+
+    def named(self, model: str | None) -> None:
+        """A row calls for this model by name."""
+        if model is not None and (model in self.models_named or len(self.models_named) < _MODELS):
+            self.models_named[model] += 1
 
     def failed(self, error: RowError, row: Row) -> None:
         """A row has no answer."""

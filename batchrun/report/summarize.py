@@ -68,6 +68,7 @@ def summarize(
         request_counts=_request_counts(meter, outcome),
         truncated=meter.num_truncated,
         finish_reasons=dict(meter.finish_reasons),
+        models_named=dict(meter.models_named),
         errors=dict(sorted(meter.errors.items(), key=lambda item: -item[1].count)),
         tokens=Tokens(
             prompt=meter.prompt_tokens,

@@ -82,7 +82,7 @@ class Summary:
     for them, both over the whole of `elapsed_time`; `prompt_tps` and `generation_tps` are tokens
     over the time spent in prefill and in decode. `elapsed` has each phase's time; phases may
     overlap. `reason` says why a run that did not finish ended. `peak_memory` is that of arrays on
-    the device alone.
+    the device alone. `models_named` counts rows by the model that they name; all ran on `model`.
     """
 
     status: Status
@@ -91,6 +91,7 @@ class Summary:
     request_counts: RequestCounts
     truncated: int
     finish_reasons: dict[str, int]
+    models_named: dict[str, int]
     errors: dict[str, ErrorCount]
     tokens: Tokens
     prompt_tokens: PromptTokens

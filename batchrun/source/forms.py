@@ -98,6 +98,7 @@ def read_request(
         tools=tools,
         tool_choice=read_tool_choice(body, tools),
         parallel_tool_calls=_parallel(body),
+        model=_model(body),
         template_kwargs=_template_kwargs(body),
         shape=read_shape(body, shape),
         prompt_logprobs=scores.prompt_logprobs,
@@ -196,6 +197,11 @@ def _prompt(body: Body) -> str | list[int]:
 
 def _is_token_ids(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _model(body: Body) -> str | None:
+    name = body.fields.get("model")
+    return name if isinstance(name, str) else None
 
 
 def _parallel(body: Body) -> bool:

@@ -42,6 +42,15 @@ def test_a_reused_truncated_row_counts_as_truncated_but_not_its_tokens() -> None
     assert meter.completion_tokens == 0
 
 
+def test_models_that_rows_name_are_counted_up_to_a_hundred() -> None:
+    meter = Meter()
+    for name in ("a", None, "b", "a", *map(str, range(200)), "b"):
+        meter.named(name)
+
+    assert (meter.models_named["a"], meter.models_named["b"]) == (2, 2)
+    assert len(meter.models_named) == 100
+
+
 def test_errors_are_counted_by_code_with_the_first_as_example() -> None:
     meter = Meter()
     for line, custom_id in ((4, "a"), (9, None)):

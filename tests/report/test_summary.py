@@ -31,6 +31,7 @@ def test_the_report_of_a_run_with_failures() -> None:
         "request_counts": {"total": 12, "completed": 10, "failed": 2, "reused": 2, "not_run": 0},
         "truncated": 1,
         "finish_reasons": {"stop": 9, "length": 1},
+        "models_named": {},
         "errors": {
             "invalid_url": {
                 "count": 1,

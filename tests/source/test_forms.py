@@ -60,6 +60,7 @@ def test_batch_line_is_a_chat_request() -> None:
         messages=USER,
         tools=[TOOL],
         template_kwargs={"enable_thinking": False},
+        model="m",
     )
 
 
