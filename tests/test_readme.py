@@ -191,7 +191,7 @@ def test_the_extras_that_it_names_exist() -> None:
 
 
 def test_the_files_that_it_names_exist() -> None:
-    named = set(re.findall(r"(?:samples|benchmarks|jobs)/[\w./]*\w", README))
+    named = set(re.findall(r"(?:samples|benchmarks|jobs)/[\w./-]*\w", README))
 
     assert [name for name in named if not (ROOT / name).exists()] == []
 

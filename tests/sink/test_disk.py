@@ -76,6 +76,20 @@ def test_a_full_disk_leaves_the_old_output_and_says_so(
     assert journal.counts() == Counts(80, 80, 0)
 
 
+def test_a_full_disk_leaves_a_folder_of_parts_as_it_was(journal: Journal, small_disk: Path) -> None:
+    folder = small_disk / "labels"
+    fill(journal, 2)
+    write_output(journal, folder, "parts")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    journal.start()
+    fill(journal, 80)
+    with pytest.raises(RunError, match=r"disk is full.*finished rows are kept"):
+        write_output(journal, folder, "parts", drops_removed=True)
+
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert journal.counts() == Counts(80, 80, 0)
+
+
 def test_a_full_disk_for_the_failed_rows_leaves_nothing(journal: Journal, small_disk: Path) -> None:
     for index in range(80):
         journal.add_failure(failure(make_row(index, kept={"noise": noise(20_000 + index)})))
