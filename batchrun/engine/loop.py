@@ -75,13 +75,16 @@ class Engine:
         self._traits = CacheTraits(
             batched=traits.unbatchable is None,
             shares=traits.unshareable is None,
+            mixes=traits.unmixable is None,
             kv_bits=kv_bits,
         )
         self._features = FeatureCache(model, self.stats, self._upcoming_media)
         self._pool = PrefixPool(model, self._features, self._traits, store, self.stats)
         self._vocab_size = traits.vocab_size
         self._finisher = Finisher(tokenizer, eos_token_ids)
-        self._queue = Queue(self._finisher, self._pool, traits.costs, kv_bytes)
+        self._queue = Queue(
+            self._finisher, self._pool, traits.costs, kv_bytes, mixes=self._traits.mixes
+        )
         self._width = Width(max_num_seqs, self._would_fit, self.stats.notes)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._outcomes = Outcomes(self._finisher, self._width.finished)
