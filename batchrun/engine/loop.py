@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from batchrun.engine import attention, fastmath, towers
 from batchrun.engine import batch as decoding
@@ -179,7 +180,8 @@ class Engine:
         return self._queue.take(room, live, self._max_num_batched_tokens, self._prefix_bytes())
 
     def _upcoming_media(self) -> Iterator[Media]:
-        for prompt in self._queue.prompts():
+        joining = (sequence.prompt for sequence in self._joining)
+        for prompt in chain(joining, self._queue.prompts()):
             yield from (span.media for span in prompt.media)
 
     def _prefix_bytes(self) -> int:
