@@ -90,6 +90,7 @@ class RunConfig:
     `reasoning_budget` is the most tokens of a block of reasoning.
     `explode` are the fields of JSON answers that get columns of their own, with their JSON types.
     `drops_removed` takes rows that the input no longer has out of a folder of parts.
+    `model_map` has the models that rows name, as `ModelConfig.model` has them.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
@@ -100,6 +101,7 @@ class RunConfig:
     evaluation: EvaluationConfig | None = None
     format: OutputFormat | None = None
     explode: tuple[tuple[str, str], ...] = ()
+    model_map: tuple[tuple[str, str], ...] = ()
     max_num_seqs: int | None = 32
     max_num_batched_tokens: int = 2048
     kv_bits: int | None = None

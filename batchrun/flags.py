@@ -56,6 +56,7 @@ class Flags:
     """
 
     model: str | None = None
+    model_map: str | Sequence[str] = ()
     adapter: str | None = None
     dtype: str | None = None
     chat_template: str | None = None
@@ -143,6 +144,7 @@ class Flags:
             prefix_cache_bytes=self._prefix_cache_bytes(),
             window=self.checked_window(),
             seed=_seed(self.seed),
+            model_map=_model_map(_strings(self.model_map), source),
             reasoning_budget=_budget(self.reasoning_budget),
             fresh=self.fresh,
             fail_on_error=_failures(self.fail_on_error),
@@ -338,6 +340,17 @@ def _seed(value: int | None) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
         raise UsageError(f"--seed must be a whole number of 64 bits, not {value!r}")
     return value
+
+
+def _model_map(values: Sequence[str], source: SourceConfig) -> tuple[tuple[str, str], ...]:
+    pairs = [value.partition("=")[::2] for value in values]
+    if not all(name and model for name, model in pairs):
+        raise UsageError(f"--model-map must be NAME=MODEL, not {', '.join(map(repr, values))}")
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise UsageError("--model-map gives a name twice")
+    if pairs and "-" in source.inputs:
+        raise UsageError("--model-map reads the input once for each model, and - only once")
+    return tuple((name, model) for name, model in pairs)
 
 
 def _budget(value: int | None) -> int | None:

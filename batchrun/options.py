@@ -367,6 +367,13 @@ SPEED = (
 
 RUN = (
     _run(
+        "--model-map",
+        multiple=True,
+        metavar="NAME=MODEL",
+        help="Run rows that name this model on that one, a model at a time. Repeatable; other rows"
+        " run on --model.",
+    ),
+    _run(
         "--fail-on-error",
         is_flag=False,
         flag_value="1",

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from batchrun import device, folders, log, models, sink
+from batchrun import device, folders, log, models, several, sink
 from batchrun.awake import kept_awake
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.ending import Ended, finish
@@ -31,7 +31,7 @@ from batchrun.report.meter import Meter
 from batchrun.report.progress import Progress
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
-from batchrun.source import kept_schema, read_requests
+from batchrun.source import kept_schema
 from batchrun.stopping import Stop
 
 
@@ -61,7 +61,7 @@ def _execute(config: RunConfig) -> Summary:
     stop = Stop(max_time=config.max_time, grace=config.grace)
     meter = Meter()
     kind = sink.output_format(config.output, config.format)
-    rows = read_requests(config.source)
+    parts = several.parts(config)
     schema = kept_schema(config.source)
     sink.load_format(kind)
     with ExitStack() as stack:
@@ -71,9 +71,17 @@ def _execute(config: RunConfig) -> Summary:
         stack.enter_context(kept_awake(manners.keep_awake))
         if manners.nice:
             os.nice(manners.nice)
-        start = _start(config, rows, meter)
+        starts = [_start(part, rows, meter) for part, rows in parts]
         journal = stack.enter_context(_journal(config, kind))
-        ended = _answer_rows(config, start, journal, meter, stop)
+        ended: Ended | None = None
+        for (part, _), start in zip(parts, starts, strict=True):
+            latest = _answer_rows(part, start, journal, meter, stop)
+            ended = latest if ended is None else several.joined(ended, latest)
+            if len(parts) > 1:
+                meter.num_rows = None  # what was read are the rows of one model
+            if ended.outcome != "finished":
+                break
+        assert ended is not None
         return finish(config, kind, schema, journal, meter, ended)
 
 
