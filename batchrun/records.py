@@ -265,6 +265,10 @@ class Prompt:
         return self.request.sampling
 
     @property
+    def prefix_length(self) -> int:
+        return len(self.prefix.token_ids) if self.prefix else 0
+
+    @property
     def content_ids(self) -> list[int]:
         """`token_ids` with those of media replaced by numbers below zero that the content decides:
         prompts that begin alike in these do so in what the model sees."""

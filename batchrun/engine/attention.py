@@ -62,7 +62,7 @@ def attend(
             return _decode(queries, keys, values, cache, scale)
         mask = cache.ring.mask(None)
     if sinks is None and isinstance(cache, PrefillKV):
-        if not isinstance(mask, mx.array) and fastmath.IS_ON:
+        if not isinstance(mask, mx.array) and (fastmath.IS_ON or cache.is_mixed):
             return _prefill(queries, keys, values, cache, scale)
         if cache.prefix is not None:
             keys, values = cache.with_prefix(keys, values)
@@ -105,7 +105,7 @@ def _shared_part(folded: mx.array, cache: RingKV) -> _Part:
 def _prefill(
     queries: mx.array, keys: mx.array, values: mx.array, cache: PrefillKV, scale: float
 ) -> mx.array:
-    """Causal attention of the newest tokens over `keys`, and over all of the prefix."""
+    """Causal attention of the newest tokens over `keys`, and over all of each row's prefix."""
     heads = keys.shape[1]
     keys, values = keys.swapaxes(0, 1), values.swapaxes(0, 1)
     blocks = []
@@ -113,10 +113,22 @@ def _prefill(
         end = keys.shape[2] - queries.shape[2] + start + block.shape[2]
         folded = _fold(block, heads)
         part = _part(folded, keys[:, :, :end], values[:, :, :end], _causal_bias(block, heads, end))
-        if cache.prefix is not None:
-            part = _merge(part, _whole_part(folded, cache.prefix))
+        if any(prefix for prefix, _ in cache.groups):
+            part = _merge(part, _prefix_part(folded, cache, values.shape[-1]))
         blocks.append(_unfold(part.values / part.total, block))
     return mx.concatenate(blocks, axis=2) if len(blocks) > 1 else blocks[0]
+
+
+def _prefix_part(folded: mx.array, cache: PrefillKV, size: int) -> _Part:
+    """Attention of every row over its own prefix, whose values are of `size`."""
+    parts, row = [], 0
+    for prefix, count in cache.groups:
+        rows = folded[:, row : row + count]
+        parts.append(_whole_part(rows, prefix) if prefix else _nothing(rows, size))
+        row += count
+    if len(parts) == 1:
+        return parts[0]
+    return _Part(*(mx.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)))
 
 
 def _query_blocks(queries: mx.array) -> Iterator[tuple[int, mx.array]]:

@@ -41,26 +41,26 @@ class _Piece:
 
 
 class PromptInputs:
-    """The tokens of each of `prompts` from `start` on, as many as its entry of `lengths` says.
-    Media that begin before `start` are not looked at, those within are encoded at once."""
+    """The tokens of each of `prompts` from its entry of `starts` on, as many as that of `lengths`
+    says. Media before these are not looked at, those within are encoded at once."""
 
     def __init__(
         self,
         model: Model,
         features: FeatureCache,
         prompts: list[Prompt],
-        start: int,
+        starts: list[int],
         lengths: list[int],
     ):
         self._model = model
-        self._start = start
+        self._starts = starts
         self._token_ids = [
             prompt.token_ids[start : start + length]
-            for prompt, length in zip(prompts, lengths, strict=True)
+            for prompt, start, length in zip(prompts, starts, lengths, strict=True)
         ]
         self._spans = [
             [span for span in prompt.media if start < span.end and span.start < start + length]
-            for prompt, length in zip(prompts, lengths, strict=True)
+            for prompt, start, length in zip(prompts, starts, lengths, strict=True)
         ]
         for prompt in prompts:
             _check_ends_with_text(prompt)
@@ -73,7 +73,7 @@ class PromptInputs:
         return [int(positions[0, -1]) for positions in self._positions]
 
     def chunk(self, begin: int, end: int) -> Chunk:
-        """Columns `begin` up to `end`, counted from `start`."""
+        """Columns `begin` up to `end`, counted from each row's start."""
         tokens = np.zeros((len(self._token_ids), end - begin), dtype=np.int32)
         num_tokens = 0
         for row, token_ids in enumerate(self._token_ids):
@@ -100,7 +100,7 @@ class PromptInputs:
     def _pieces(self, row: int, begin: int, end: int) -> list[_Piece]:
         pieces = []
         for span in self._spans[row]:
-            at = span.start - self._start
+            at = span.start - self._starts[row]
             first, last = max(begin - at, 0), min(end - at, span.end - span.start)
             if first < last:
                 features = self._features[span.media.digest]
@@ -116,7 +116,8 @@ class PromptInputs:
     def _chunk_positions(self, begin: int, end: int) -> mx.array:
         positions = np.zeros((3, len(self._positions), end - begin), dtype=np.int32)
         for row, whole in enumerate(self._positions):
-            part = whole[:, self._start + begin : self._start + end]
+            start = self._starts[row]
+            part = whole[:, start + begin : start + end]
             positions[:, row, : part.shape[1]] = part
         return mx.array(positions)
 

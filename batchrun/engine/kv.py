@@ -13,6 +13,7 @@ import copy
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
@@ -47,11 +48,13 @@ class Model(Protocol):
 @dataclass(frozen=True, slots=True)
 class CacheTraits:
     """`batched`: several rows can run at once. `shares`: rows can share a plain layer's prefix,
-    instead of having a copy each. In decoding, plain layers keep `kv_bits` bits a number, or, if
+    instead of having a copy each. `mixes`: rows after different prefixes can be prefilled together.
+    In decoding, plain layers keep `kv_bits` bits a number, or, if
     None, numbers as they are."""
 
     batched: bool = True
     shares: bool = True
+    mixes: bool = True
     kv_bits: int | None = None
 
 
@@ -72,7 +75,7 @@ class PrefixCaches:
         for index, cache in enumerate(self.layers):
             before = parent.layers[index] if parent else None
             if traits.batched and is_plain(cache):
-                self.layers[index] = PrefillKV(before)
+                self.layers[index] = PrefillKV([(before, 1)])
                 self.layers[index].repeat_prefix(1)
             elif before is not None:
                 self.layers[index] = copy.deepcopy(before)
@@ -93,36 +96,43 @@ def _frozen(layer: Any) -> Any:
 
 
 class PrefillCaches:
-    """Caches of prompts that are prefilled together after the same `prefix`, if any, padded on
-    the right to `columns`. `lengths` are tokens per row after the prefix."""
+    """Caches of prompts that are prefilled together, each after its entry of `prefixes`, padded on
+    the right to `columns`. `lengths` are tokens per row after the prefix. Prefixes may differ where
+    rows can share them in batches of any prefixes, as `traits` say."""
 
     def __init__(
-        self, model: Model, lengths: list[int], prefix: PrefixState | None, traits: CacheTraits
+        self,
+        model: Model,
+        lengths: list[int],
+        prefixes: Many[PrefixState | None],
+        traits: CacheTraits,
     ):
         self.lengths = lengths
         # Rows that are padded never go in as one column: mlx-lm's recurrent and sliding-window
         # layers take that for decoding.
         is_padded = min(lengths) < max(lengths)
         self.columns = max(2, *lengths) if is_padded else lengths[0]
-        self.prefix = prefix
+        self.prefixes = prefixes
         self.layers = model.make_cache()
         self.traits = traits
         for index, cache in enumerate(self.layers):
-            self.layers[index] = self._widen(cache, prefix.layers[index] if prefix else None)
+            of_rows = [state.layers[index] if state else None for state in prefixes]
+            self.layers[index] = self._widen(cache, of_rows)
 
-    def _widen(self, cache: Any, prefix: Any) -> Any:
+    def _widen(self, cache: Any, prefixes: Many[Any]) -> Any:
         if not self.traits.batched:
-            return cache if prefix is None else copy.deepcopy(prefix)
+            return cache if prefixes[0] is None else copy.deepcopy(prefixes[0])
         if is_plain(cache):
-            return self._plain(prefix)
-        batch = cache.merge([prefix or cache] * len(self.lengths))
+            return self._plain(prefixes)
+        batch = cache.merge([prefix or cache for prefix in prefixes])
         padding = [self.columns - length for length in self.lengths]
         if any(padding):
             batch.prepare(lengths=self.lengths, right_padding=padding)
         return batch
 
-    def _plain(self, prefix: PrefixKV | None) -> PrefillKV:
-        layer = PrefillKV(prefix)
+    def _plain(self, prefixes: Many[PrefixKV | None]) -> PrefillKV:
+        runs = [list(run) for _, run in groupby(prefixes, key=id)]
+        layer = PrefillKV([(run[0], len(run)) for run in runs])
         if not self.traits.shares:
             layer.repeat_prefix(len(self.lengths))
         return layer
@@ -158,13 +168,14 @@ class DecodeCaches:
             self.layers = new.layers
             return
         first_row = self.ring.rows
-        shared = new.prefix if self._traits.shares else None
-        if shared and shared.packed:
-            shared = shared.packed
-        copied = new.prefix.length if new.prefix and not shared else 0
-        lengths = [copied + new.lengths[pick] for pick in picks]
+        prefixes = [new.prefixes[pick] for pick in picks]
+        lengths = [new.lengths[pick] for pick in picks]
+        if not self._traits.shares:
+            copied = [prefix.length if prefix else 0 for prefix in prefixes]
+            lengths = [sum(both) for both in zip(copied, lengths, strict=True)]
+            prefixes = [None] * len(picks)
         self._fit(max([*self.ring.lengths, *lengths]) + 1)
-        self.ring.append(lengths, shared)
+        self.ring.append(lengths, [prefix and (prefix.packed or prefix) for prefix in prefixes])
         if not self.layers:
             self.layers = [
                 RingKV(self.ring, index, self._traits.kv_bits)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from batchrun.engine import attention, fastmath, towers
 from batchrun.engine import batch as decoding
-from batchrun.engine.ballots import Ballot, Walk
-from batchrun.engine.batch import Batch, Step, Taken
+from batchrun.engine.batch import Batch, Step
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.finishing import Decoder, Ending, Finisher
 from batchrun.engine.kv import CacheTraits, Model
+from batchrun.engine.outcomes import Outcomes
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.probe import probe
 from batchrun.engine.queue import Queue
@@ -24,10 +25,9 @@ from batchrun.engine.row import Sequence
 from batchrun.engine.scoring import ScoringPrefill
 from batchrun.engine.sharing import PrefixPool, Store
 from batchrun.engine.stats import EngineStats
-from batchrun.engine.waiting import PromptScores
 from batchrun.engine.width import Width
 from batchrun.errors import RowError
-from batchrun.records import Completion, Failure, Media, Prompt, TokenLogprob
+from batchrun.records import Completion, Failure, Media, Prompt
 
 # Rows join once this share of the places is free: every change of members costs a pause of the
 # pipeline, and prompts prefill better together.
@@ -76,16 +76,19 @@ class Engine:
         self._traits = CacheTraits(
             batched=traits.unbatchable is None,
             shares=traits.unshareable is None,
+            mixes=traits.unmixable is None,
             kv_bits=kv_bits,
         )
         self._features = FeatureCache(model, self.stats, self._upcoming_media)
         self._pool = PrefixPool(model, self._features, self._traits, store, self.stats)
         self._vocab_size = traits.vocab_size
         self._finisher = Finisher(tokenizer, eos_token_ids)
-        self._queue = Queue(self._finisher, self._pool, traits.costs, kv_bytes)
+        self._queue = Queue(
+            self._finisher, self._pool, traits.costs, kv_bytes, mixes=self._traits.mixes
+        )
         self._width = Width(max_num_seqs, self._would_fit, self.stats.notes)
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._done: list[Completion | Failure] = []
+        self._outcomes = Outcomes(self._finisher, self._width.finished)
         self._in_flight: Step | None = None
         self._joining: list[Sequence] = []
         self._prefill: Prefill | None = None
@@ -104,15 +107,14 @@ class Engine:
                 # Outside the guard: what the source raises is not the running rows' fault.
                 self._queue.refill(self._width.limit - self._num_running)
             for sequence in self._queue.take_empty():
-                self._finish(sequence, Ending("length"))
+                self._outcomes.finish(sequence, Ending("length"))
             try:
                 self._turn()
             # Models raise anything; which row's fault it is, _retry finds out.
             except Exception as error:  # noqa: BLE001
                 self._retry(error)
             self._note()
-            done, self._done = self._done, []
-            yield done
+            yield self._outcomes.hand_out()
 
     def drain(self) -> None:
         """Finish the rows that run, and start none of those that wait."""
@@ -178,7 +180,8 @@ class Engine:
         return self._queue.take(room, live, self._max_num_batched_tokens, self._prefix_bytes())
 
     def _upcoming_media(self) -> Iterator[Media]:
-        for prompt in self._queue.prompts():
+        joining = (sequence.prompt for sequence in self._joining)
+        for prompt in chain(joining, self._queue.prompts()):
             yield from (span.media for span in prompt.media)
 
     def _prefix_bytes(self) -> int:
@@ -203,7 +206,7 @@ class Engine:
         if prefill.is_done:
             prefill.finish()
             if isinstance(prefill, ScoringPrefill):
-                self._finish_scores(prefill)
+                self._outcomes.score(prefill)
             else:
                 self._batch.compact()
                 self._batch.caches.ring.max_rows = self._width.most
@@ -215,14 +218,6 @@ class Engine:
             self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)
         self.stats.prefill_seconds += time.perf_counter() - start
         return True
-
-    def _finish_scores(self, prefill: ScoringPrefill) -> None:
-        for sequence, scores in zip(prefill.sequences, prefill.scores, strict=True):
-            gathering, ending = sequence.gathering, Ending("stop")
-            assert isinstance(gathering, PromptScores)
-            sequence.ending = ending
-            self._done += gathering.scored(scores, sequence.completion("", ending))
-            self._width.finished()
 
     def _decode(self) -> int:
         """One step over the same rows as the last; returns the tokens that the last one gave."""
@@ -255,51 +250,9 @@ class Engine:
         self._in_flight = None
         self.stats.decode_seconds += time.perf_counter() - start
         for taken in tokens:
-            if taken.sequence.walk:
-                self._follow(taken.sequence, taken.sequence.walk, taken)
-            else:
-                self._accept(taken.sequence, taken.token_id, taken.score)
+            self.stats.decode_tokens += taken.sequence.walk is None
+            self._outcomes.take(taken)
         return len(tokens)
-
-    def _follow(self, sequence: Sequence, walk: Walk, taken: Taken) -> None:
-        """The next step of a sequence that is led along its prompt's choices."""
-        ballot = sequence.gathering
-        assert isinstance(ballot, Ballot)
-        ballot.count(walk, len(sequence.token_ids), taken.told)
-        sequence.token_ids.append(taken.token_id)
-        if len(sequence.token_ids) == walk.num_steps:
-            sequence.ending = Ending("stop")
-            self._done += ballot.walked(sequence.completion("", sequence.ending))
-            self._width.finished()
-
-    def _accept(self, sequence: Sequence, token_id: int, score: TokenLogprob | None) -> None:
-        self.stats.decode_tokens += 1
-        sequence.token_ids.append(token_id)
-        if score is not None:
-            sequence.logprobs.append(score)
-        guide = sequence.guide
-        if guide is not None:
-            guide.take(token_id)
-            if guide.error:
-                self._fail_grammar(sequence, guide.error)
-                return
-        ending = self._finisher.ending(
-            sequence.token_ids,
-            sequence.prompt.sampling,
-            sequence.watcher,
-            is_whole=guide is not None and guide.is_done,
-        )
-        if ending:
-            self._finish(sequence, ending)
-
-    def _finish(self, sequence: Sequence, ending: Ending) -> None:
-        sampling = sequence.prompt.sampling
-        text, ending = self._finisher.finish(sequence.token_ids, sampling, ending)
-        sequence.ending = ending
-        completion = sequence.completion(text, ending)
-        gathering = sequence.gathering
-        self._done += gathering.answered(completion) if gathering else [completion]
-        self._width.finished()
 
     def _retry(self, error: Exception) -> None:
         """Something raised. Of several rows, half are tried again at once, and so on down to
@@ -310,28 +263,12 @@ class Engine:
         self._reset()
         self.stats.retries += 1
         if len(sequences) == 1:
-            self._fail(sequences[0], error)
+            self._outcomes.fail(sequences[0], _row_error(error))
             return
         if _is_out_of_memory(error):
             self._pool.clear()
         self._width.halve(len(sequences), for_good=_is_out_of_memory(error))
         self._queue.put_back(sequences)
-
-    def _fail(self, sequence: Sequence, error: Exception) -> None:
-        if _is_out_of_memory(error):
-            message = f"not enough memory for this row even alone: {error}"
-            row_error = RowError("out_of_memory", message, status=507)
-        else:
-            message = f"the model failed on this row: {type(error).__name__}: {error}"
-            row_error = RowError("engine_error", message, status=500)
-        self._done.append(Failure(sequence.prompt.row, row_error, sequence.prompt.key))
-
-    def _fail_grammar(self, sequence: Sequence, reason: str) -> None:
-        message = f"the answer's grammar cannot be followed any further: {reason}"
-        error = RowError("grammar_failed", message, status=500)
-        sequence.ending = Ending("stop")
-        self._done.append(Failure(sequence.prompt.row, error, sequence.prompt.key))
-        self._width.finished()
 
     def _unfinished(self) -> list[Sequence]:
         """Every sequence that is somewhere between the queue and its ending."""
@@ -356,6 +293,15 @@ class Engine:
     def _note(self) -> None:
         self.stats.running = self._num_running
         self.stats.max_num_seqs = self._width.most
+
+
+def _row_error(error: Exception) -> RowError:
+    """For a row that raises even alone."""
+    if _is_out_of_memory(error):
+        message = f"not enough memory for this row even alone: {error}"
+        return RowError("out_of_memory", message, status=507)
+    message = f"the model failed on this row: {type(error).__name__}: {error}"
+    return RowError("engine_error", message, status=500)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

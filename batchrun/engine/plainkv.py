@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,22 +77,55 @@ def _packed(layer: Any, bits: int) -> PackedPrefixKV | None:
     return PackedPrefixKV(keys, values, bits)
 
 
+# A prefix, or none, and how many rows have it.
+PrefixGroup = tuple[PrefixKV | None, int]
+
+
 class PrefillKV:
-    """One layer's keys and values of prompts in prefill, each row after the same `prefix`, if any.
+    """One layer's keys and values of prompts in prefill, each row after a prefix or none: `groups`
+    are the prefixes of as many rows each, in order, by default one row without.
 
     `keys` and `values` (rows, KV heads, tokens, size) are the rows' own, padded on the right;
     causality hides the padding from the real tokens.
     """
 
-    def __init__(self, prefix: PrefixKV | None = None):
-        self.prefix = prefix
+    def __init__(self, groups: Many[PrefixGroup] = ((None, 1),)):
+        self.groups = groups
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
 
     @property
-    def offset(self) -> int:
-        prefix = self.prefix.keys.shape[2] if self.prefix else 0
-        return prefix + (0 if self.keys is None else self.keys.shape[2])
+    def is_mixed(self) -> bool:
+        """Whether not all rows have the same prefix."""
+        return len(self.groups) > 1
+
+    @property
+    def prefix(self) -> PrefixKV | None:
+        """That of all rows."""
+        ((prefix, _),) = self.groups
+        return prefix
+
+    @property
+    def offset(self) -> int | mx.array:
+        """Position of each row's next token, int32 (rows,) where they differ."""
+        lengths = [_length(prefix) for prefix, _ in self.groups]
+        if min(lengths) == max(lengths):
+            return lengths[0] + self._own_length
+        of_rows = [
+            length
+            for length, (_, rows) in zip(lengths, self.groups, strict=True)
+            for _ in range(rows)
+        ]
+        return mx.array(of_rows, dtype=mx.int32) + self._own_length
+
+    @property
+    def _own_length(self) -> int:
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    @property
+    def _idx(self) -> int:
+        """mlx-vlm's name for it, which it looks for so as not to read `offset` back."""
+        return self.size()
 
     @property
     def state(self) -> list[mx.array]:
@@ -102,15 +136,17 @@ class PrefillKV:
         return sum(array.nbytes for array in self.state)
 
     def empty(self) -> bool:
-        return self.offset == 0
+        return self.size() == 0
 
     def size(self) -> int:
-        return self.offset
+        return max(_length(prefix) for prefix, _ in self.groups) + self._own_length
 
     def make_mask(
         self, num_tokens: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
         if return_array or window_size is not None:
+            if self.is_mixed:
+                raise ValueError("rows after different prefixes have no mask in common")
             return create_causal_mask(num_tokens, self.offset, window_size=window_size)
         return "causal" if num_tokens > 1 else None
 
@@ -133,7 +169,11 @@ class PrefillKV:
         if self.prefix is not None:
             self.keys = mx.repeat(self.prefix.keys, rows, axis=0)
             self.values = mx.repeat(self.prefix.values, rows, axis=0)
-            self.prefix = None
+            self.groups = ((None, rows),)
+
+
+def _length(prefix: PrefixKV | None) -> int:
+    return int(prefix.keys.shape[2]) if prefix else 0
 
 
 def _after(prefix: mx.array, own: mx.array) -> mx.array:

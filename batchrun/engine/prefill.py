@@ -8,14 +8,15 @@ import mlx.core as mx
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.inputs import PromptInputs
 from batchrun.engine.kv import CacheTraits, Model, PrefillCaches
+from batchrun.engine.plainkv import PrefixState
 from batchrun.engine.row import Sequence
 from batchrun.engine.sharing import PrefixJob, PrefixPool
 
 
 class Prefill:
-    """One batch of prompts, fed in chunks, all after the same shared prefix or all without one;
-    the prefix is computed first unless `pool` has it. Choices of the same prompt share its row:
-    `picks[i]` is the row of `sequences[i]`."""
+    """One batch of prompts, fed in chunks, each after its shared prefix or none; prefixes that
+    `pool` does not have are computed first. Choices of the same prompt share its row: `picks[i]` is
+    the row of `sequences[i]`."""
 
     def __init__(
         self,
@@ -31,16 +32,16 @@ class Prefill:
         for sequence in sequences:
             self.picks.append(rows.setdefault(id(sequence.prompt), len(rows)))
         self._prompts = [sequences[self.picks.index(row)].prompt for row in range(len(rows))]
-        self._prefix = sequences[0].prompt.prefix
-        self._start = len(self._prefix.token_ids) if self._prefix else 0
-        self._lengths = [len(prompt.token_ids) - 1 - self._start for prompt in self._prompts]
+        self._starts = [prompt.prefix_length for prompt in self._prompts]
+        self._lengths = [len(p.token_ids) - 1 - p.prefix_length for p in self._prompts]
         self._position = 0
         self._features = features
         self._model = model
         self._pool = pool
         self._traits = traits
-        self._missing = pool.missing(self._prefix)
-        self._prefix_tokens_fed = self._prefix_tokens_read = 0
+        # One sequence of each prefix that is still to be had, the others wait for it.
+        self._firsts = list({id(s.prompt.prefix): s for s in reversed(sequences)}.values())
+        self._states: dict[int, PrefixState | None] = {}
         self._job: PrefixJob | None = None
         self._caches: PrefillCaches | None = None
         self._inputs: PromptInputs | None = None
@@ -51,28 +52,30 @@ class Prefill:
 
     @property
     def is_done(self) -> bool:
-        return not self._missing and self._position >= self.caches.columns
+        return not self._firsts and self._position >= self.caches.columns
 
     @property
     def caches(self) -> PrefillCaches:
-        """Those of the prompts; to be asked for once the prefix is there."""
+        """Those of the prompts; to be asked for once the prefixes are there."""
         if self._caches is None:
-            prefix = self._pool.get(self._prefix) if self._prefix else None
-            self._caches = PrefillCaches(self._model, self._lengths, prefix, self._traits)
+            states = [self._states[id(prompt.prefix)] for prompt in self._prompts]
+            self._caches = PrefillCaches(self._model, self._lengths, states, self._traits)
         return self._caches
 
     @property
     def inputs(self) -> PromptInputs:
         if self._inputs is None:
             self._inputs = PromptInputs(
-                self._model, self._features, self._prompts, self._start, self._lengths
+                self._model, self._features, self._prompts, self._starts, self._lengths
             )
         return self._inputs
 
     def step(self, max_tokens: int) -> int:
         """Feed the next chunk, at most `max_tokens` with padding; returns the tokens fed."""
-        if self._missing:
-            return self._step_prefix(max_tokens)
+        if self._firsts and (fed := self._step_prefix(max_tokens)):
+            return fed
+        if self.is_done:
+            return 0
         end = self._position + self._width(max_tokens)
         chunk = self.inputs.chunk(self._position, end)
         logits = self._model(chunk.tokens, self.caches.layers, chunk.given)
@@ -91,22 +94,31 @@ class Prefill:
         for sequence, pick in zip(self.sequences, self.picks, strict=True):
             is_first = pick not in first_of_row
             first_of_row.add(pick)
-            sequence.cached_tokens = self._start + (0 if is_first else self._lengths[pick])
-        self.sequences[0].cached_tokens -= self._prefix_tokens_fed
-        self.sequences[0].disk_tokens = self._prefix_tokens_read
+            sequence.cached_tokens += self._starts[pick]
+            sequence.cached_tokens += 0 if is_first else self._lengths[pick]
 
     def _step_prefix(self, max_tokens: int) -> int:
-        """Feed the next chunk of the shortest prefix that is missing."""
-        if self._job is None:
-            self._job = self._pool.begin(self._missing[0], self._prompts[0])
-            self._prefix_tokens_read += self._job.num_read
-        fed = self._job.step(max_tokens)
-        self._prefix_tokens_fed += fed
-        if self._job.is_done:
-            self._pool.keep(self._job)
-            self._missing.pop(0)
-            self._job = None
-        return fed
+        """Feed the next chunk of the shortest prefix that is missing; 0 if none has to be fed. The
+        sequence that it is computed for has computed those tokens."""
+        while self._firsts:
+            first = self._firsts[-1]
+            prefix = first.prompt.prefix
+            missing = self._pool.missing(prefix)
+            if not missing:
+                self._states[id(prefix)] = self._pool.get(prefix) if prefix else None
+                self._firsts.pop()
+                continue
+            if self._job is None:
+                self._job = self._pool.begin(missing[0], first.prompt)
+                first.disk_tokens += self._job.num_read
+            fed = self._job.step(max_tokens)
+            first.cached_tokens -= fed
+            if self._job.is_done:
+                self._pool.keep(self._job)
+                self._job = None
+            if fed:
+                return fed
+        return 0
 
     def _width(self, max_tokens: int) -> int:
         """Columns of the next chunk: what is left in equal parts."""

@@ -26,6 +26,7 @@ from batchrun.engine.kv import (
     can_batch,
     is_plain,
 )
+from batchrun.engine.plainkv import PrefixState
 from batchrun.errors import ModelError
 from batchrun.models.loaded import Given
 
@@ -41,13 +42,15 @@ TOLERANCE = 0.05
 class Traits:
     """`vocab_size` is the width of the logits, `costs` what each layer keeps of a sequence.
     `unbatchable` says why rows have to run one at a time, `unshareable` why each needs its own
-    copy of a shared prefix, `unpackable` which keys and values cannot be kept in few bits; None
-    if not so."""
+    copy of a shared prefix, `unmixable` why those after different prefixes are prefilled one prefix
+    after the other, `unpackable` which keys and values cannot be kept in few bits; None if not so.
+    """
 
     vocab_size: int
     costs: tuple[LayerCost, ...]
     unbatchable: str | None
     unshareable: str | None
+    unmixable: str | None
     unpackable: str | None
 
 
@@ -64,21 +67,23 @@ def probe(model: Model, kv_bits: int | None = None) -> Traits:
         ) from error
     unbatchable = _why_not(model, PREFIX[:0], shares=False)
     unshareable = unbatchable or _why_not(model, PREFIX, shares=True)
+    unmixable = unshareable or _why_not(model, PREFIX, shares=True, mixed=True)
     bits = None if unbatchable else kv_bits
     filled = _filled(model)
     costs = tuple(_cost(cache, bits, is_shared=not unshareable) for cache in filled)
     unpackable = _unpackable(filled) if bits else unbatchable
-    return Traits(alone.shape[-1], costs, unbatchable, unshareable, unpackable)
+    return Traits(alone.shape[-1], costs, unbatchable, unshareable, unmixable, unpackable)
 
 
-def _why_not(model: Model, prefix: list[int], *, shares: bool) -> str | None:
-    """Why rows cannot run together after `prefix`; None if they can."""
+def _why_not(model: Model, prefix: list[int], *, shares: bool, mixed: bool = False) -> str | None:
+    """Why rows cannot run together after `prefix`, prefilled together with a row without it if
+    `mixed`; None if they can."""
     if not can_batch(model.make_cache()):
         return "its caches hold one row only"
     prompts = [[*prefix, *LONG], [*prefix, *SHORT], LONER]
     alone = [_logits_alone(model, prompt) for prompt in prompts]
     try:
-        together, attended, saw_window = _logits_together(model, prefix, shares=shares)
+        together, attended, saw_window = _logits_together(model, prefix, shares=shares, mixed=mixed)
     # Whatever a model does with a batch, one row alone still works.
     except Exception as error:  # noqa: BLE001
         return f"it fails on a batch ({type(error).__name__}: {error})"
@@ -111,7 +116,7 @@ def _run(model: Model, tokens: list[list[int]], caches: list[Any], starts: list[
 
 
 def _logits_together(
-    model: Model, prefix: list[int], *, shares: bool
+    model: Model, prefix: list[int], *, shares: bool, mixed: bool
 ) -> tuple[mx.array, int, bool]:
     """The last logits of LONG and SHORT after `prefix` and of LONER, in one batch; how many
     layers' attention knew of the prefix, and whether one asked for a window."""
@@ -122,23 +127,31 @@ def _logits_together(
         _run(model, [prefix], base.layers, [0])
         state = base.state(len(prefix))
     caches = DecodeCaches(max_rows=3, traits=traits)
-    start, width = len(prefix), len(LONG) - 1
-    padded = [SHORT[:-1] + [0] * (width - len(SHORT) + 1), LONG[:-1]]
-    pair = PrefillCaches(model, [len(SHORT) - 1, width], state, traits)
-    _run(model, padded, pair.layers, [start, start])
-    pair.finalize()
-    loner = PrefillCaches(model, [len(LONER) - 1], None, traits)
-    _run(model, [LONER[:-1]], loner.layers, [0])
-    loner.finalize()
-    caches.extend(pair, [1, 0])
-    caches.extend(loner, [0])
+    pair = [(SHORT, state), (LONG, state)]
+    if mixed:
+        caches.extend(_prefilled(model, [*pair, (LONER, None)], traits), [1, 0, 2])
+    else:
+        caches.extend(_prefilled(model, pair, traits), [1, 0])
+        caches.extend(_prefilled(model, [(LONER, None)], traits), [0])
     caches.begin_step()
     last = [[prompt[-1]] for prompt in (LONG, SHORT, LONER)]
-    starts = [start + width, start + len(SHORT) - 1, len(LONER) - 1]
+    starts = [len(prefix) + len(LONG) - 1, len(prefix) + len(SHORT) - 1, len(LONER) - 1]
     logits = _run(model, last, caches.layers, starts)
     mx.eval(logits)
     ring = caches.ring
     return logits[:, -1].astype(mx.float32), ring.num_attended, ring.saw_window
+
+
+def _prefilled(
+    model: Model, rows: list[tuple[list[int], PrefixState | None]], traits: CacheTraits
+) -> PrefillCaches:
+    """The caches of prompts, all but their last tokens, each after a prefix or none."""
+    lengths = [len(prompt) - 1 for prompt, _ in rows]
+    caches = PrefillCaches(model, lengths, [state for _, state in rows], traits)
+    padded = [prompt[:-1] + [0] * (caches.columns - len(prompt) + 1) for prompt, _ in rows]
+    _run(model, padded, caches.layers, [state.length if state else 0 for _, state in rows])
+    caches.finalize()
+    return caches
 
 
 def _filled(model: Model) -> list[Any]:

@@ -35,12 +35,15 @@ class Queue:
         pool: PrefixPool,
         costs: tuple[LayerCost, ...],
         kv_bytes: int | None,
+        *,
+        mixes: bool,
     ):
         self._finisher = finisher
         self._pool = pool
         self._last_stored = Prefix([], 0)
         self._costs = costs
         self._kv_bytes = kv_bytes
+        self._mixes = mixes
         self._waiting: deque[Sequence] = deque()
         # Apart, so that they are prefilled together: what an answer waits for goes first.
         self._scoring: deque[Sequence] = deque()
@@ -115,24 +118,35 @@ class Queue:
     def take(
         self, room: int, running: list[Sequence], max_tokens: int, prefix_bytes: int
     ) -> list[Sequence]:
-        """Up to `room` sequences for one prefill beside those `running`, all after the same
-        shared prefix or all without one, `max_tokens` prompt tokens at most, padding included;
-        one alone may be longer. `prefix_bytes` are in use for shared prefixes."""
+        """Up to `room` sequences for one prefill beside those `running`, `max_tokens` prompt tokens
+        after their shared prefixes at most, padding included; one alone may be longer. All are
+        after the same prefix or none where these do not mix. `prefix_bytes` are in use for shared
+        prefixes."""
         taken: list[Sequence] = []
         used = prefix_bytes + sum(sequence.kv_bytes for sequence in running)
         line = self._line
         while line and len(taken) < room:
             sequence = line[0]
             used += sequence.kv_bytes
-            if not taken:
+            if sequence.prompt.prefix not in {one.prompt.prefix for one in taken[-1:]}:
                 used += self._new_prefix_bytes(sequence)
             # With nothing else running there is no better moment to try.
             if not self.allows(used) and (running or taken):
                 break
-            if taken and not _prefill_together([*taken, sequence], max_tokens):
+            if taken and not self._prefill_together([*taken, sequence], max_tokens):
                 break
             taken.append(line.popleft())
         return taken
+
+    def _prefill_together(self, sequences: list[Sequence], max_tokens: int) -> bool:
+        prefix = sequences[-1].prompt.prefix
+        if not self._mixes and sequences[0].prompt.prefix is not prefix:
+            return False
+        own = {id(s.prompt): len(s.prompt.token_ids) - s.prompt.prefix_length for s in sequences}
+        lengths = own.values()
+        padded = max(lengths) * len(lengths)
+        padding = padded - sum(lengths)
+        return padded <= max_tokens and padding <= max(PADDING_TOKENS, PADDING_SHARE * padded)
 
     def _new_prefix_bytes(self, sequence: Sequence) -> int:
         """Memory of a sequence's shared prefix if that is still to be computed."""
@@ -191,16 +205,4 @@ class Queue:
 
     def _kv_bytes_of(self, prompt: Prompt, num_tokens: int) -> int:
         longest = len(prompt.token_ids) + num_tokens
-        prefix = len(prompt.prefix.token_ids) if prompt.prefix else 0
-        return sum(cost.bytes(longest, prefix) for cost in self._costs)
-
-
-def _prefill_together(sequences: list[Sequence], max_tokens: int) -> bool:
-    prefix = sequences[0].prompt.prefix
-    if sequences[-1].prompt.prefix is not prefix:
-        return False
-    start = len(prefix.token_ids) if prefix else 0
-    lengths = {id(s.prompt): len(s.prompt.token_ids) - start for s in sequences}.values()
-    padded = max(lengths) * len(lengths)
-    padding = padded - sum(lengths)
-    return padded <= max_tokens and padding <= max(PADDING_TOKENS, PADDING_SHARE * padded)
+        return sum(cost.bytes(longest, prompt.prefix_length) for cost in self._costs)

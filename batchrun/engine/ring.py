@@ -127,9 +127,9 @@ class Ring:
         self._forget()
         return relayout
 
-    def append(self, lengths: Many[int], prefix: PrefixState | None) -> None:
+    def append(self, lengths: Many[int], prefixes: Many[PrefixState | None]) -> None:
         self.lengths.extend(lengths)
-        self._prefixes.extend([prefix] * len(lengths))
+        self._prefixes.extend(prefixes)
         if self.rows > self.capacity:
             self.capacity = min(self.max_rows, max(self.rows, 2 * self.capacity))
         self._regroup()

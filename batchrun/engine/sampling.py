@@ -19,22 +19,11 @@ import numpy as np
 
 from batchrun.engine.guiding import Guide, masked
 from batchrun.engine.led import Led, Told
-from batchrun.engine.likeliest import likeliest
+from batchrun.engine.logprobs import ScoredTokens, Scores
 from batchrun.engine.row import Sequence
 
 # Logits divided by less would overflow; the likeliest token is as sure as can be long before.
 _COLDEST = 1e-20
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredTokens:
-    """Log-probabilities of the rows that asked for them: `rows` are their places in the batch,
-    `chosen` (rows,) is that of the token taken; `top_ids` and `top` (rows, k) are the likeliest."""
-
-    rows: list[int]
-    chosen: mx.array
-    top_ids: mx.array
-    top: mx.array
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,7 @@ class Sampler:
         self._bias = _LogitBias.of(places, vocab_size)
         self._penalties = _Penalties.of(places, vocab_size)
         self._draws = _Draws.of(places)
-        self._scores = _Scores.of(places, vocab_size)
+        self._scores = Scores.of(places, vocab_size)
 
     def __call__(self, logits: mx.array) -> Sampled:
         """Tokens from `logits` (rows, vocabulary) of any float type."""
@@ -207,28 +196,6 @@ class _Draws:
         ]
         self._steps = [step + 1 for step in self._steps]
         return _column(numbers)
-
-
-class _Scores:
-    """Log-probabilities under the model's own distribution."""
-
-    def __init__(self, places: list[tuple[int, Sequence]], vocab_size: int):
-        self._rows = [place for place, _ in places]
-        self._places = mx.array(self._rows)
-        asked = max(row.prompt.sampling.top_logprobs for _, row in places)
-        self._num_top = min(asked, vocab_size)
-
-    @classmethod
-    def of(cls, places: list[tuple[int, Sequence]], vocab_size: int) -> _Scores | None:
-        scored = [(place, row) for place, row in places if row.prompt.sampling.logprobs]
-        return cls(scored, vocab_size) if scored else None
-
-    def of_tokens(self, tokens: mx.array, raw: mx.array) -> ScoredTokens:
-        rows = raw[self._places]
-        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
-        chosen = mx.take_along_axis(logprobs, tokens[self._places][:, None], axis=-1)[:, 0]
-        top_ids, top = likeliest(logprobs, self._num_top)
-        return ScoredTokens(self._rows, chosen, top_ids, top)
 
 
 def _guide(row: Sequence | None) -> Guide | None:

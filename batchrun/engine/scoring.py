@@ -14,7 +14,7 @@ import numpy as np
 
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.kv import CacheTraits, Model
-from batchrun.engine.likeliest import likeliest
+from batchrun.engine.logprobs import likeliest
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.row import Sequence
 from batchrun.engine.sharing import PrefixPool
@@ -63,7 +63,7 @@ class ScoringPrefill(Prefill):
         """Score what comes next at each column of a chunk whose first follows `start` tokens of
         every row's own."""
         width = logits.shape[1]
-        first = min(sequence.scored_from - 1 for sequence in self.sequences) - self._start - start
+        first = min(s.scored_from - 1 - s.prompt.prefix_length for s in self.sequences) - start
         if first >= width:
             return
         first = max(first, 0)
@@ -75,8 +75,8 @@ class ScoringPrefill(Prefill):
     def _targets(self, start: int, width: int) -> np.ndarray:
         """The tokens that come next (rows, columns); 0 where a row has ended."""
         targets = np.zeros((len(self.sequences), width), dtype=np.int32)
-        begin = self._start + start + 1
         for row, sequence in enumerate(self.sequences):
+            begin = sequence.prompt.prefix_length + start + 1
             tokens = sequence.prompt.token_ids[begin : begin + width]
             targets[row, : len(tokens)] = tokens
         return targets
@@ -106,6 +106,8 @@ class ScoringPrefill(Prefill):
 
     def _columns(self, sequence: Sequence, start: int, width: int) -> Iterator[int]:
         """Those in which a token is scored, of `width` that follow `start` of the row's own."""
-        begin = self._start + start + 1  # the place in the prompt of what comes after the first
+        begin = (
+            sequence.prompt.prefix_length + start + 1
+        )  # the place in the prompt of what comes after the first
         first = max(sequence.scored_from - begin, 0)
         return iter(range(first, min(width, len(sequence.prompt.token_ids) - begin)))

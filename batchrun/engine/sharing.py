@@ -154,7 +154,7 @@ class PrefixPool:
                 base, seconds = loaded, found.seconds_saved
         start = base.length if base else 0
         length = len(prefix.token_ids) - start
-        inputs = PromptInputs(self._model, self._features, [prompt], start, [length])
+        inputs = PromptInputs(self._model, self._features, [prompt], [start], [length])
         return PrefixJob(self._model, prefix, inputs, base, self._traits, seconds, num_read)
 
     def keep(self, job: PrefixJob) -> None:

@@ -260,7 +260,7 @@ def test_rows_come_go_and_move_as_they_do_in_full_precision(tiny_model):
         caches = DecodeCaches(max_rows=8, traits=traits)
         rng.seed(6)
         for lengths in ([3, 40, 7], [70, 2]):
-            new = PrefillCaches(model, lengths, None, traits)
+            new = PrefillCaches(model, lengths, [None] * len(lengths), traits)
             ids = [some_ids(rng, max(lengths)) for _ in lengths]
             model(mx.array(ids), cache=new.layers)
             caches.extend(new, range(len(lengths)))
