@@ -145,7 +145,7 @@ def test_the_tree_names_the_rooms_that_exist() -> None:
 
 
 def test_every_flag_that_it_names_exists() -> None:
-    known = set().union(*map(flags, commands()))
+    known = {"--tasks"}.union(*map(flags, commands()))  # that one is the harness's
 
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known
 
