@@ -137,11 +137,11 @@ class Flags:
             format=asked,
             drops_removed=self._drops_removed(Path(output), asked),
             explode=self._exploded(source, Path(output), asked),
-            max_num_seqs=_max_num_seqs(self.max_num_seqs),
+            max_num_seqs=self.checked_max_num_seqs(),
             max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
             kv_bits=_kv_bits(self.kv_bits),
             prefix_cache_dir=None if self.prefix_cache_dir is None else Path(self.prefix_cache_dir),
-            prefix_cache_bytes=self._prefix_cache_bytes(),
+            prefix_cache_bytes=self.prefix_cache_bytes(),
             window=self.checked_window(),
             seed=_seed(self.seed),
             model_map=_model_map(_strings(self.model_map), source),
@@ -216,9 +216,13 @@ class Flags:
             log_file=None if self.log_file is None else Path(self.log_file),
         )
 
-    def _prefix_cache_bytes(self) -> int:
+    def prefix_cache_bytes(self) -> int:
         nbytes = size("prefix_cache_size", self.prefix_cache_size)
         return 0 if self.no_prefix_cache else nbytes
+
+    def checked_max_num_seqs(self) -> int | None:
+        """None for auto. Raises UsageError."""
+        return _max_num_seqs(self.max_num_seqs)
 
     def checked_window(self) -> int:
         """Raises UsageError for a window that holds nothing."""
