@@ -340,7 +340,8 @@ PREFIX_CACHE_SIZE = _speed(
 SPEED = (
     _speed(
         "--max-num-seqs",
-        metavar="INTEGER|auto",
+        type=str,
+        metavar="N|auto",
         default=Flags.max_num_seqs,
         show_default=True,
         help="Most answers generated at once; auto finds out how many are fastest.",

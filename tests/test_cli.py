@@ -161,6 +161,12 @@ def test_fail_on_error_is_a_flag_or_takes_a_value(
     assert fake.config.fail_on_error == limit
 
 
+@pytest.mark.parametrize(("given", "most"), [("auto", None), ("7", 7)])
+def test_max_num_seqs_is_a_number_or_auto(fake: FakeRun, given: str, most: int | None) -> None:
+    assert invoke(f"batchrun in.jsonl -o out.parquet --max-num-seqs {given}").exit_code == 0
+    assert fake.config.max_num_seqs == most
+
+
 def test_failed_rows_show_in_the_exit_status_and_the_first_line(fake: FakeRun) -> None:
     fake.summary = figures.summary(figures.meter(completed=10, errors={"a": "1", "b": "2"}))
     result = invoke("batchrun in.jsonl -o out.parquet")

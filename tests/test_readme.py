@@ -30,7 +30,7 @@ FIRST_SCREEN = README.partition("\n## ")[0]
 # The only examples that are there to show a fault.
 FAULTY = {'batchrun check samples/reviews.csv --prompt "{{ text }}" --limit 1': 3}
 # A name on the Hub, in whose place a tiny model runs: tests use no network.
-HUB_MODEL = re.compile(r"--model [\w-]+/[\w.-]+")
+HUB_MODEL = re.compile(r"--model (?!samples/)[\w-]+/[\w.-]+")
 
 
 def examples() -> list[Example]:
