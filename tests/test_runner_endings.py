@@ -151,10 +151,10 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     whole = LoadedModel.__call__
 
     def poison(lowest: int) -> None:
-        def poisoned(self: LoadedModel, tokens: Any, cache: list[Any]) -> Any:
+        def poisoned(self: LoadedModel, tokens: Any, cache: list[Any], given: Any = None) -> Any:
             if (tokens >= lowest).any().item():
                 raise RuntimeError("no kernel for this shape")
-            return whole(self, tokens, cache)
+            return whole(self, tokens, cache, given)
 
         monkeypatch.setattr(LoadedModel, "__call__", poisoned)
 
