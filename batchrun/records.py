@@ -48,6 +48,10 @@ class Failure:
     error: RowError
     key: str | None = None
 
+    def __post_init__(self) -> None:
+        # It may wait for long, and the frames that raised it hold all they worked on.
+        self.error.__traceback__ = self.error.__cause__ = self.error.__context__ = None
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:

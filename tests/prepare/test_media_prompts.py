@@ -177,6 +177,13 @@ def test_what_the_processor_refuses_is_the_rows_error() -> None:
     assert str(error).endswith("too thin")
 
 
+def test_a_failure_lets_go_of_the_pictures_that_it_was_raised_over() -> None:
+    failure = Sight(fails="too thin").attempt(ask(part(RED)))
+    assert isinstance(failure, Failure)
+    error = failure.error
+    assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
+
+
 def test_tokens_of_images_count_against_the_context_length() -> None:
     sight = Preparer(tokenizer(), model="tiny", processor=FakeProcessor(), context_length=40)
     assert prompt(sight, ask(part(RED))).sampling.max_tokens > 0

@@ -18,6 +18,10 @@ class MediaFault(Exception):
         self.problem = problem
         self.status = status
 
+    def bare(self) -> MediaFault:
+        """The same without the frames that raised it, which hold whole files and pictures."""
+        return MediaFault(self.code, self.problem, status=self.status)
+
     def at(self, param: str) -> RowError:
         """The same as the error of the row whose part `param` it is."""
         return RowError(self.code, f"{param} {self.problem}", status=self.status, param=param)

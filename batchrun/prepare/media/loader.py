@@ -31,7 +31,7 @@ class _Job:
     num_rows: int = 0
     reserved: int = 0
     is_wanted: bool = False
-    result: Future[Decoded] = field(default_factory=Future)
+    result: Future[Decoded | MediaFault] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,13 +75,14 @@ class MediaLoader:
         error: RowError | None = None
         for param, job in parts:
             # After a fault the rest is waited for all the same: its room has to be given back.
-            try:
-                medium = self._finished(job)
-                if error is None:
-                    media.append(medium)
-                    self._check_together(media)
-            except MediaFault as fault:
-                error = error or fault.at(param)
+            medium = self._finished(job)
+            if error is not None:
+                continue
+            if isinstance(medium, MediaFault):
+                error = medium.at(param)
+                continue
+            media.append(medium)
+            error = self._too_much(media, param)
         if error is not None:
             raise error
         return media
@@ -95,7 +96,7 @@ class MediaLoader:
         try:
             identity = self._reader.identity(medium)
         except MediaFault as fault:
-            return fault
+            return fault.bare()
         with self._lock:
             job = self._recent.get(identity)
             if job is None:
@@ -110,8 +111,11 @@ class MediaLoader:
             self._room.take(nbytes, lambda: job.is_wanted)
             job.reserved = nbytes
 
-        def read() -> Decoded:
-            decoded = self._reader.read(medium, reserve)
+        def read() -> Decoded | MediaFault:
+            try:
+                decoded = self._reader.read(medium, reserve)
+            except MediaFault as fault:
+                return fault.bare()
             # What was needed on the way is free again.
             working, job.reserved = job.reserved, min(job.reserved, num_bytes(decoded))
             self._room.give_back(working - job.reserved)
@@ -119,9 +123,9 @@ class MediaLoader:
 
         job.result = self._workers.submit(read)
 
-    def _finished(self, job: _Job | MediaFault) -> Decoded:
+    def _finished(self, job: _Job | MediaFault) -> Decoded | MediaFault:
         if isinstance(job, MediaFault):
-            raise job
+            return job
         job.is_wanted = True
         self._room.ask_again()
         try:
@@ -137,14 +141,12 @@ class MediaLoader:
                 job.reserved = 0
             self._forget()
 
-    def _check_together(self, media: list[Decoded]) -> None:
+    def _too_much(self, media: list[Decoded], param: str) -> RowError | None:
         most = self._reader.limits.row_bytes
-        if sum(map(num_bytes, media)) > most:
-            raise MediaFault(
-                "media_too_large",
-                f"brings the row's media to more than {megabytes(most)} of pixels; send fewer",
-                status=413,
-            )
+        if sum(map(num_bytes, media)) <= most:
+            return None
+        problem = f"brings the row's media to more than {megabytes(most)} of pixels; send fewer"
+        return MediaFault("media_too_large", problem, status=413).at(param)
 
     def _forget(self) -> None:
         """Let the oldest that no row waits for go, until the rest keeps to its bytes."""
@@ -159,4 +161,7 @@ class MediaLoader:
 
 def _nbytes(job: _Job) -> int:
     """The size of what a finished job gave; 0 where it failed."""
-    return 0 if job.result.exception() else num_bytes(job.result.result())
+    if job.result.exception():
+        return 0
+    medium = job.result.result()
+    return 0 if isinstance(medium, MediaFault) else num_bytes(medium)

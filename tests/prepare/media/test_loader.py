@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Hashable
+from io import BytesIO
 from pathlib import Path
 from threading import Event, Lock
 
@@ -28,6 +31,7 @@ class FakeReader:
         self.read_names: list[str] = []
         self.decoding: list[str] = []
         self.hold: dict[str, Event] = {}
+        self.files: list[weakref.ref[BytesIO]] = []
         self.lock = Lock()
 
     def identity(self, medium: Reference) -> Hashable:
@@ -37,7 +41,9 @@ class FakeReader:
 
     def read(self, medium: Reference, reserve: Callable[[int], None]) -> Picture:
         name = str(medium.value)
+        file = BytesIO()
         with self.lock:
+            self.files.append(weakref.ref(file))
             self.read_names.append(name)
         if name in self.hold:
             assert self.hold[name].wait(LONG)
@@ -118,6 +124,16 @@ def test_the_same_fault_names_each_rows_own_part(reader: FakeReader) -> None:
             row.take()
         params.append(caught.value.param)
     assert params == ["part[0]", "part[1]"]
+
+
+def test_a_fault_that_is_remembered_does_not_keep_the_file(reader: FakeReader) -> None:
+    loads = loader(reader)
+    for _ in range(2):
+        with pytest.raises(RowError):
+            loads.start(media("a", "bad")).take()
+    gc.collect()
+    assert reader.read_names == ["a", "bad"]
+    assert [file() for file in reader.files] == [None, None]
 
 
 def test_what_is_decoded_ahead_keeps_to_its_bytes(reader: FakeReader) -> None:
