@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from batchrun import folders, options
-from batchrun.flags import size
 from batchrun.report.render import one_line
+from batchrun.values import size
 
 if TYPE_CHECKING:
     from batchrun.prefixes.catalog import Removed

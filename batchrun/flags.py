@@ -6,15 +6,14 @@ The command and `batchrun.run` both come through here, so that defaults and chec
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+from batchrun import values
 from batchrun.config import (
     EvaluationConfig,
     MannersConfig,
@@ -35,16 +34,8 @@ from batchrun.source.files import resolve_inputs
 from batchrun.source.sampling import read_sampling
 from batchrun.source.shapes import flag_shape
 
-DTYPES = ("float32", "float16", "bfloat16")
-KV_BITS = ("8", "4")
-REMOVED = ("keep", "drop")
-FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
-
 _SAMPLING = Sampling()
 _SAMPLING_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)", re.ASCII)
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +101,15 @@ class Flags:
     log_file: str | Path | None = None
 
     @classmethod
-    def from_names(cls, values: Mapping[str, Any]) -> Flags:
+    def from_names(cls, given: Mapping[str, Any]) -> Flags:
         """Raises TypeError for a name that is no flag's."""
         names = [field.name for field in fields(cls)]
-        for name in values:
+        for name in given:
             if name not in names:
                 nearest = get_close_matches(name, names, n=1)
                 hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
                 raise TypeError(f"{name!r} is not a flag of a run{hint}")
-        return cls(**values)
+        return cls(**given)
 
     def run_config(self, inputs: Sequence[str | Path], output: str | Path | None) -> RunConfig:
         """Raises UsageError where a value, an input or the output cannot work."""
@@ -138,18 +129,20 @@ class Flags:
             drops_removed=self._drops_removed(Path(output), asked),
             explode=self._exploded(source, Path(output), asked),
             max_num_seqs=self.checked_max_num_seqs(),
-            max_num_batched_tokens=_count("max_num_batched_tokens", self.max_num_batched_tokens),
-            kv_bits=_kv_bits(self.kv_bits),
+            max_num_batched_tokens=values.count(
+                "max_num_batched_tokens", self.max_num_batched_tokens
+            ),
+            kv_bits=values.kv_bits(self.kv_bits),
             prefix_cache_dir=None if self.prefix_cache_dir is None else Path(self.prefix_cache_dir),
             prefix_cache_bytes=self.prefix_cache_bytes(),
             window=self.checked_window(),
-            seed=_seed(self.seed),
-            model_map=_model_map(_strings(self.model_map), source),
-            reasoning_budget=_budget(self.reasoning_budget),
+            seed=values.seed(self.seed),
+            model_map=values.model_map(values.strings(self.model_map), source.inputs),
+            reasoning_budget=values.budget(self.reasoning_budget),
             fresh=self.fresh,
-            fail_on_error=_failures(self.fail_on_error),
-            max_time=_max_time(self.max_time),
-            grace=_duration("grace", self.grace),
+            fail_on_error=values.failures(self.fail_on_error),
+            max_time=values.max_time(self.max_time),
+            grace=values.duration("grace", self.grace),
             quiet=self.quiet,
         )
 
@@ -162,13 +155,13 @@ class Flags:
             inputs=tuple(resolve_inputs(tuple(map(str, inputs)))),
             system=self.system,
             prompt=self.prompt,
-            images=_strings(self.image),
-            videos=_strings(self.video),
+            images=values.strings(self.image),
+            videos=values.strings(self.video),
             sampling=self._sampling(),
             shape=self._shape(),
             label=self._label(),
             keep=self._kept(),
-            limit=None if self.limit is None else _count("limit", self.limit),
+            limit=None if self.limit is None else values.count("limit", self.limit),
         )
 
     def model_config(self) -> ModelConfig:
@@ -176,8 +169,8 @@ class Flags:
         return ModelConfig(
             model=self.model,
             adapter=self.adapter,
-            dtype=_choice("dtype", self.dtype, DTYPES),
-            max_model_len=None if length is None else _count("max_model_len", length),
+            dtype=values.choice("dtype", self.dtype, values.DTYPES),
+            max_model_len=None if length is None else values.count("max_model_len", length),
             trust_remote_code=self.trust_remote_code,
             chat_template=self.chat_template,
             tool_parser=self.tool_parser,
@@ -188,13 +181,13 @@ class Flags:
     def media_config(self) -> MediaConfig:
         """Raises UsageError for a root that is no folder."""
         return MediaConfig(
-            root=_folder("media_root", self.media_root),
+            root=values.folder("media_root", self.media_root),
             allow_private_hosts=self.allow_private_hosts,
-            video_fps=_positive("video_fps", self.video_fps),
+            video_fps=values.positive("video_fps", self.video_fps),
         )
 
     def _evaluation(self) -> EvaluationConfig | None:
-        metric = _choice("metric", self.metric, METRIC_NAMES)
+        metric = values.choice("metric", self.metric, METRIC_NAMES)
         if self.expected is None:
             if metric is not None:
                 raise UsageError("--metric needs --expected, the column with the right answers")
@@ -206,27 +199,27 @@ class Flags:
         if self.keep_all:
             return None
         expected = () if self.expected is None else (self.expected,)
-        return tuple(dict.fromkeys((*_strings(self.keep), *expected)))
+        return tuple(dict.fromkeys((*values.strings(self.keep), *expected)))
 
     def _manners(self) -> MannersConfig:
         return MannersConfig(
             wait=self.wait,
-            nice=_nice(self.nice),
+            nice=values.nice(self.nice),
             keep_awake=not self.allow_sleep,
             log_file=None if self.log_file is None else Path(self.log_file),
         )
 
     def prefix_cache_bytes(self) -> int:
-        nbytes = size("prefix_cache_size", self.prefix_cache_size)
+        nbytes = values.size("prefix_cache_size", self.prefix_cache_size)
         return 0 if self.no_prefix_cache else nbytes
 
     def checked_max_num_seqs(self) -> int | None:
         """None for auto. Raises UsageError."""
-        return _max_num_seqs(self.max_num_seqs)
+        return values.max_num_seqs(self.max_num_seqs)
 
     def checked_window(self) -> int:
         """Raises UsageError for a window that holds nothing."""
-        return _count("window", self.window)
+        return values.count("window", self.window)
 
     def _shape(self) -> Shape | None:
         choices = self.choices
@@ -241,11 +234,11 @@ class Flags:
 
     def _asked_format(self, output: str | Path) -> OutputFormat | None:
         """A slash at the end says that the output is a folder."""
-        asked = _format(self.format)
+        asked = values.output_form(self.format)
         return "parts" if asked is None and str(output).endswith(os.sep) else asked
 
     def _drops_removed(self, output: Path, asked: OutputFormat | None) -> bool:
-        choice = _choice("removed", self.removed, REMOVED)
+        choice = values.choice("removed", self.removed, values.REMOVED)
         if choice == "keep" and not _is_folder(output, asked):
             raise UsageError(
                 "--removed keep needs a folder as output: a file has the rows of the input alone"
@@ -271,145 +264,14 @@ class Flags:
         return flat_fields(json.loads(source.shape.source))
 
     def _sampling(self) -> Sampling:
-        values = {name: getattr(self, name) for name in _SAMPLING_FLAGS}
-        values["stop"] = list(_strings(self.stop))
-        aliases = tuple((name, _flag(name)[2:]) for name in values)
+        given = {name: getattr(self, name) for name in _SAMPLING_FLAGS}
+        given["stop"] = list(values.strings(self.stop))
+        aliases = tuple((name, values.flag(name)[2:]) for name in given)
         try:
-            return read_sampling(Body(values, "--", aliases), _SAMPLING, is_chat=True)
+            return read_sampling(Body(given, "--", aliases), _SAMPLING, is_chat=True)
         except RowError as error:
             raise UsageError(error.message) from None
 
 
 def _is_folder(output: Path, asked: OutputFormat | None) -> bool:
     return asked == "parts" or (asked is None and output.is_dir())
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _strings(values: str | Sequence[str]) -> tuple[str, ...]:
-    return (values,) if isinstance(values, str) else tuple(values)
-
-
-def _count(name: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{_flag(name)} must be a whole number of at least 1, not {value!r}")
-    return value
-
-
-def _positive(name: str, value: float) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
-        raise UsageError(f"{_flag(name)} must be a number above 0, not {value!r}")
-    return float(value)
-
-
-def _folder(name: str, value: str | Path | None) -> Path | None:
-    if value is None:
-        return None
-    folder = Path(value).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"{_flag(name)} {value}: no such folder")
-    return folder
-
-
-def _nice(value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 19:
-        raise UsageError(f"--nice must be a whole number from 0 to 19, not {value!r}")
-    return value
-
-
-def _max_num_seqs(value: int | str | None) -> int | None:
-    """None for "auto". From the command, numbers come as text."""
-    if value is None or value == "auto":
-        return None
-    if not isinstance(value, str):
-        return _count("max_num_seqs", value)
-    if not value.isdecimal() or int(value) == 0:
-        raise UsageError(
-            f"--max-num-seqs must be auto or a whole number of at least 1, not {value!r}"
-        )
-    return int(value)
-
-
-def _kv_bits(value: int | str | None) -> int | None:
-    chosen = _choice("kv_bits", None if value is None else str(value), KV_BITS)
-    return None if chosen is None else int(chosen)
-
-
-def _seed(value: int | None) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
-        raise UsageError(f"--seed must be a whole number of 64 bits, not {value!r}")
-    return value
-
-
-def _model_map(values: Sequence[str], source: SourceConfig) -> tuple[tuple[str, str], ...]:
-    pairs = [value.partition("=")[::2] for value in values]
-    if not all(name and model for name, model in pairs):
-        raise UsageError(f"--model-map must be NAME=MODEL, not {', '.join(map(repr, values))}")
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise UsageError("--model-map gives a name twice")
-    if pairs and "-" in source.inputs:
-        raise UsageError("--model-map reads the input once for each model, and - only once")
-    return tuple((name, model) for name, model in pairs)
-
-
-def _budget(value: int | None) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise UsageError(f"--reasoning-budget must be a whole number of at least 0, not {value!r}")
-    return value
-
-
-def _choice(name: str, value: str | None, choices: Sequence[str]) -> str | None:
-    if value is not None and value not in choices:
-        raise UsageError(f"{_flag(name)} must be one of {', '.join(choices)}, not {value!r}")
-    return value
-
-
-def _format(value: str | None) -> OutputFormat | None:
-    _choice("format", value, FORMATS)
-    return next((known for known in FORMATS if known == value), None)
-
-
-def _duration(name: str, value: float | str) -> float:
-    """Seconds from a number, or from text with a unit."""
-    match = _DURATION.fullmatch(str(value).strip())
-    if match is None:
-        raise UsageError(f"{_flag(name)} must be seconds, or as 90s, 15m or 2h, not {value!r}")
-    return float(match[1]) * _UNITS[match[2]]
-
-
-def size(name: str, value: int | str) -> int:
-    """Bytes from a number, or from text with a unit. Raises UsageError."""
-    match = _SIZE.fullmatch(str(value).strip())
-    if match is not None:
-        base = 1024 if match[3] else 1000
-        return int(float(match[1]) * base ** ("kmgt".index(match[2].lower()) + 1))
-    if str(value).strip() == "0" or (isinstance(value, int) and value > 0):
-        return int(value)
-    raise UsageError(f"{_flag(name)} must be 0, or a size as 500MB or 10GB, not {value!r}")
-
-
-def _max_time(value: float | str | None) -> float | None:
-    seconds = None if value is None else _duration("max_time", value)
-    if seconds == 0:
-        raise UsageError(f"--max-time must be more than 0, not {value!r}")
-    return seconds
-
-
-def _failures(value: bool | float | str | None) -> float | None:
-    if value is None or value is False:
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not (0 < number < 1 or (number >= 1 and number.is_integer())):
-        raise UsageError(
-            "--fail-on-error must be a number of rows, or a share of them above 0 and below 1, "
-            f"not {value!r}"
-        )
-    return number

@@ -1,0 +1,27 @@
+"""The command's flags as click options, in the groups that --help shows them in.
+
+Defaults come from `Flags`; here are only the words.
+"""
+
+from batchrun.options.answers import ANSWERS, MODEL
+from batchrun.options.groups import GroupedCommand, apply, write_groups
+from batchrun.options.rows import EVALUATION, INPUT, MEDIA, OUTPUT
+from batchrun.options.running import CHECK, RUN
+from batchrun.options.speed import PREFIX_CACHE_DIR, PREFIX_CACHE_SIZE, SPEED
+
+__all__ = [
+    "ANSWERS",
+    "CHECK",
+    "EVALUATION",
+    "INPUT",
+    "MEDIA",
+    "MODEL",
+    "OUTPUT",
+    "PREFIX_CACHE_DIR",
+    "PREFIX_CACHE_SIZE",
+    "RUN",
+    "SPEED",
+    "GroupedCommand",
+    "apply",
+    "write_groups",
+]
