@@ -6,8 +6,9 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
+from string import punctuation
 from typing import IO
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from batchrun.prepare.media.addresses import Resolve, checked_addresses, resolve
 from batchrun.prepare.media.connection import PinnedConnection
@@ -66,7 +67,8 @@ class Downloader:
         with closing(connection), closing(connection.get()) as response:
             location = response.getheader("Location")
             if response.status in _REDIRECTS and location:
-                return location
+                # Browsers send the bytes of letters with accents on as they came.
+                return quote(location, safe=punctuation, encoding="iso-8859-1")
             _check(response, max_bytes)
             _save(response, target, max_bytes)
         return None

@@ -92,6 +92,11 @@ def test_a_redirect_is_followed_also_by_a_relative_path(server: Server, status: 
     assert fetch(server.redirect("/from", "to/b.png", status)) == BODY
 
 
+def test_a_redirect_with_bare_accents_keeps_their_bytes(server: Server) -> None:
+    server.serve("/f%C3%BCr%20dich.png", BODY)
+    assert fetch(server.redirect("/a", "/für dich.png".encode().decode("iso-8859-1"))) == BODY
+
+
 def test_five_redirects_are_followed_and_no_more(server: Server) -> None:
     for number in range(7):
         server.redirect(f"/{number}", f"/{number + 1}")
