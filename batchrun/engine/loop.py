@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 from batchrun.engine import attention, fastmath, towers
 from batchrun.engine import batch as decoding
 from batchrun.engine.batch import Batch, Step
-from batchrun.engine.features import FeatureCache
 from batchrun.engine.finishing import Decoder, Ending, Finisher
-from batchrun.engine.kv import CacheTraits, Model
+from batchrun.engine.intake import Intake
+from batchrun.engine.kv import Model
 from batchrun.engine.outcomes import Outcomes
+from batchrun.engine.plainkv import PrefixState
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.probe import probe
-from batchrun.engine.queue import Queue
 from batchrun.engine.row import Sequence
 from batchrun.engine.scoring import ScoringPrefill
-from batchrun.engine.sharing import PrefixPool, Store
+from batchrun.engine.sharing import Store
 from batchrun.engine.stats import EngineStats
+from batchrun.engine.troubles import is_out_of_memory, row_error
 from batchrun.engine.width import Width
-from batchrun.errors import RowError
-from batchrun.records import Completion, Failure, Media, Prompt
+from batchrun.records import Completion, Failure, Prompt
 
 # Rows join once this share of the places is free: every change of members costs a pause of the
 # pipeline, and prompts prefill better together.
@@ -64,34 +63,26 @@ class Engine:
         fastmath.install(model)
         towers.install(model)
         traits = probe(model, kv_bits)
-        self.stats = EngineStats()
-        if traits.unbatchable:
-            self.stats.notes.append(f"rows run one at a time: {traits.unbatchable}")
-            max_num_seqs = 1
-        elif traits.unshareable:
-            self.stats.notes.append(f"each row gets a copy of its prefix: {traits.unshareable}")
-        if kv_bits and traits.unpackable:
-            self.stats.notes.append(f"--kv-bits: not everything is rounded: {traits.unpackable}")
         self._model = model
-        self._traits = CacheTraits(
-            batched=traits.unbatchable is None,
-            shares=traits.unshareable is None,
-            mixes=traits.unmixable is None,
-            kv_bits=kv_bits,
-        )
-        self._features = FeatureCache(model, self.stats, self._upcoming_media)
-        self._pool = PrefixPool(model, self._features, self._traits, store, self.stats)
         self._vocab_size = traits.vocab_size
-        self._finisher = Finisher(tokenizer, eos_token_ids)
-        self._queue = Queue(
-            self._finisher, self._pool, traits.costs, kv_bytes, mixes=self._traits.mixes
+        self._caches = traits.caches(kv_bits)
+        self.stats = EngineStats(notes=traits.notes(kv_bits))
+        finisher = Finisher(tokenizer, eos_token_ids)
+        self._intake = Intake(
+            model,
+            traits,
+            self._caches,
+            finisher,
+            self.stats,
+            max_tokens=max_num_batched_tokens,
+            kv_bytes=kv_bytes,
+            store=store,
         )
-        self._width = Width(max_num_seqs, self._would_fit, self.stats.notes)
-        self._max_num_batched_tokens = max_num_batched_tokens
-        self._outcomes = Outcomes(self._finisher, self._width.finished)
+        self._queue = self._intake.queue
+        limit = max_num_seqs if self._caches.batched else 1
+        self._width = Width(limit, self._would_fit, self.stats.notes)
+        self._outcomes = Outcomes(finisher, self._width.finished)
         self._in_flight: Step | None = None
-        self._joining: list[Sequence] = []
-        self._prefill: Prefill | None = None
         self._batch = self._new_batch()
 
     def run(self, prompts: Iterable[Prompt | None]) -> Iterator[list[Completion | Failure]]:
@@ -122,11 +113,14 @@ class Engine:
 
     @property
     def _num_running(self) -> int:
-        return len(self._batch.live) + len(self._joining)
+        return len(self._batch.live) + len(self._intake.joining)
 
     @property
     def _is_idle(self) -> bool:
-        return not (self._in_flight or self._prefill or self._batch.rows) and self._queue.is_done
+        return (
+            not (self._in_flight or self._intake.is_filling or self._batch.rows)
+            and self._queue.is_done
+        )
 
     @property
     def _has_room(self) -> bool:
@@ -153,7 +147,7 @@ class Engine:
         """Whether rows may join or must leave now, for which the step in flight is read first."""
         live = len(self._batch.live)
         return (
-            self._prefill is not None
+            self._intake.is_filling
             or live < (1 - DEAD_SHARE) * len(self._batch.rows)
             or live == 0
             or (self._has_room and len(self._queue) > 0)
@@ -161,63 +155,43 @@ class Engine:
 
     def _admit(self) -> None:
         """Begin to prefill waiting sequences if there is room for some."""
-        if self._prefill or not self._has_room:
-            return
-        taken = self._take()
-        if not taken and self._queue and self._pool.shrink(self._queue.next_prefix):
-            taken = self._take()
-        if taken:
-            self._joining = taken
-            parts = (self._model, taken, self._pool, self._features, self._traits)
-            is_scored = taken[0].scored_from > 0
-            self._prefill = (
-                ScoringPrefill(*parts, self._vocab_size) if is_scored else Prefill(*parts)
-            )
+        if self._has_room and not self._intake.is_filling:
+            live = self._batch.live
+            self._intake.begin(self._width.limit - len(live), live, self._prefixes_in_use)
 
-    def _take(self) -> list[Sequence]:
-        live = self._batch.live
-        room = self._width.limit - len(live)
-        return self._queue.take(room, live, self._max_num_batched_tokens, self._prefix_bytes())
-
-    def _upcoming_media(self) -> Iterator[Media]:
-        joining = (sequence.prompt for sequence in self._joining)
-        for prompt in chain(joining, self._queue.prompts()):
-            yield from (span.media for span in prompt.media)
-
-    def _prefix_bytes(self) -> int:
-        """Memory of every shared prefix that is kept or used."""
-        states = [*self._pool.states, *self._batch.caches.ring.prefixes()]
-        return sum(state.nbytes for state in {id(state): state for state in states}.values())
+    @property
+    def _prefixes_in_use(self) -> list[PrefixState]:
+        return self._batch.caches.ring.prefixes()
 
     def _would_fit(self, num_rows: int) -> bool:
         """Whether the KV budget allows `num_rows` rows like those that run."""
         live = self._batch.live
         each = sum(sequence.kv_bytes for sequence in live) / max(len(live), 1)
-        return self._queue.allows(self._prefix_bytes() + int(each * num_rows))
+        prefix_bytes = self._intake.prefix_bytes(self._prefixes_in_use)
+        return self._queue.allows(prefix_bytes + int(each * num_rows))
 
     def _advance_prefill(self) -> bool:
         """Feed one chunk of the prefill, if there is one; once all are in, the sequences join."""
-        prefill = self._prefill
-        if prefill is None:
+        if not self._intake.is_filling:
             return False
         start = time.perf_counter()
-        if not prefill.is_done:
-            self.stats.prefill_tokens += prefill.step(self._max_num_batched_tokens)
-        if prefill.is_done:
-            prefill.finish()
-            if isinstance(prefill, ScoringPrefill):
-                self._outcomes.score(prefill)
-            else:
-                self._batch.compact()
-                self._batch.caches.ring.max_rows = self._width.most
-                self._batch.extend(prefill)
-            self._prefill, self._joining = None, []
-            self.stats.media_used += prefill.num_media
-            self.stats.cached_tokens += sum(s.cached_tokens for s in prefill.sequences)
-            kv_bytes = self._batch.caches.nbytes + self._prefix_bytes()
-            self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)
+        ready = self._intake.step()
+        if ready:
+            self._join(ready)
         self.stats.prefill_seconds += time.perf_counter() - start
         return True
+
+    def _join(self, prefill: Prefill) -> None:
+        if isinstance(prefill, ScoringPrefill):
+            self._outcomes.score(prefill)
+        else:
+            self._batch.compact()
+            self._batch.caches.ring.max_rows = self._width.most
+            self._batch.extend(prefill)
+        self._intake.joined()
+        prefix_bytes = self._intake.prefix_bytes(self._prefixes_in_use)
+        kv_bytes = self._batch.caches.nbytes + prefix_bytes
+        self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)
 
     def _decode(self) -> int:
         """One step over the same rows as the last; returns the tokens that the last one gave."""
@@ -263,23 +237,23 @@ class Engine:
         self._reset()
         self.stats.retries += 1
         if len(sequences) == 1:
-            self._outcomes.fail(sequences[0], _row_error(error))
+            self._outcomes.fail(sequences[0], row_error(error))
             return
-        if _is_out_of_memory(error):
-            self._pool.clear()
-        self._width.halve(len(sequences), for_good=_is_out_of_memory(error))
+        if is_out_of_memory(error):
+            self._intake.free()
+        self._width.halve(len(sequences), for_good=is_out_of_memory(error))
         self._queue.put_back(sequences)
 
     def _unfinished(self) -> list[Sequence]:
         """Every sequence that is somewhere between the queue and its ending."""
         in_flight = self._in_flight.rows if self._in_flight else []
-        places = [*in_flight, *self._batch.rows, *self._joining]
+        places = [*in_flight, *self._batch.rows, *self._intake.joining]
         everyone = {id(sequence): sequence for sequence in places if sequence is not None}
         return [s for s in everyone.values() if s.ending is None]
 
     def _reset(self) -> None:
-        self._in_flight = self._prefill = None
-        self._joining = []
+        self._in_flight = None
+        self._intake.drop()
         self._batch = self._new_batch()
 
     def _new_batch(self) -> Batch:
@@ -287,24 +261,9 @@ class Engine:
             self._model,
             max_rows=self._width.most,
             vocab_size=self._vocab_size,
-            traits=self._traits,
+            traits=self._caches,
         )
 
     def _note(self) -> None:
         self.stats.running = self._num_running
         self.stats.max_num_seqs = self._width.most
-
-
-def _row_error(error: Exception) -> RowError:
-    """For a row that raises even alone."""
-    if _is_out_of_memory(error):
-        message = f"not enough memory for this row even alone: {error}"
-        return RowError("out_of_memory", message, status=507)
-    message = f"the model failed on this row: {type(error).__name__}: {error}"
-    return RowError("engine_error", message, status=500)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """MLX reports a failed allocation as MemoryError or as a RuntimeError that says so."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "malloc" in text or "out of memory" in text

@@ -53,6 +53,26 @@ class Traits:
     unmixable: str | None
     unpackable: str | None
 
+    def caches(self, kv_bits: int | None) -> CacheTraits:
+        """How caches are laid out for it."""
+        return CacheTraits(
+            batched=self.unbatchable is None,
+            shares=self.unshareable is None,
+            mixes=self.unmixable is None,
+            kv_bits=kv_bits,
+        )
+
+    def notes(self, kv_bits: int | None) -> list[str]:
+        """What there is to say of a run with `kv_bits`."""
+        notes = []
+        if self.unbatchable:
+            notes.append(f"rows run one at a time: {self.unbatchable}")
+        elif self.unshareable:
+            notes.append(f"each row gets a copy of its prefix: {self.unshareable}")
+        if kv_bits and self.unpackable:
+            notes.append(f"--kv-bits: not everything is rounded: {self.unpackable}")
+        return notes
+
 
 def probe(model: Model, kv_bits: int | None = None) -> Traits:
     """Try `model`, whose plain layers are to keep `kv_bits` bits a number. Raises ModelError when

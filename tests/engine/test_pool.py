@@ -64,7 +64,7 @@ def test_sequences_whose_prefill_cannot_begin_are_not_lost(tiny_model, monkeypat
     model = load(tiny_model("llama"))
     runner = Engine(model, model.tokenizer)
     attempts: list[int] = []
-    missing = runner._pool.missing
+    missing = runner._intake._pool.missing
 
     def fails_once(prefix):
         attempts.append(1)
@@ -72,6 +72,6 @@ def test_sequences_whose_prefill_cannot_begin_are_not_lost(tiny_model, monkeypat
             raise MemoryError
         return missing(prefix)
 
-    monkeypatch.setattr(runner._pool, "missing", fails_once)
+    monkeypatch.setattr(runner._intake._pool, "missing", fails_once)
     rows = [prompt(i, [4, 5, 6 + i], max_tokens=2, ignore_eos=True) for i in range(4)]
     assert len(by_row(run(runner, rows))) == 4
