@@ -66,7 +66,8 @@ def test_no_row_leaves_an_object_behind(
 
 def test_no_row_is_kept_whole(tmp_path: Path, model: Path) -> None:
     few, many = (_peak_memory(tmp_path, model, count) for count in (600, 3000))
-    assert many - few < 24 * MB  # the rows between them are 72 MB
+    # The rows between them are 72 MB. Buffers of what is read, journaled and written come and go.
+    assert many - few < 40 * MB
 
 
 def _peak_memory(folder: Path, model: Path, count: int) -> float:
