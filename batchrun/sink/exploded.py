@@ -41,9 +41,17 @@ def _whole(value: Any) -> int | None:
     return int(value) if abs(value) <= _LARGEST else None
 
 
+def _real(value: Any) -> float | None:
+    """JSON's numbers have no largest: those without a float have no column either."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
 _TYPES: dict[str, tuple[pa.DataType, Callable[[Any], Any] | None]] = {
     "string": (pa.string(), clean),
     "integer": (pa.int64(), _whole),
-    "number": (pa.float64(), float),
+    "number": (pa.float64(), _real),
     "boolean": (pa.bool_(), None),
 }

@@ -8,6 +8,7 @@ answer does not stand beside the failure.
 from __future__ import annotations
 
 import hashlib
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -28,6 +29,7 @@ from batchrun.sink.journal import Journal
 from batchrun.sink.parquet import ROW_KEY, Extra
 
 _NAME = "part-{:05}.parquet"
+_NUMBER = re.compile(r"part-(\d+)\.parquet", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,9 @@ def _new_results(journal: Journal, written: _Written) -> Iterator[Result]:
 
 
 def _next_path(folder: Path) -> Path:
-    numbers = [int(path.stem.removeprefix("part-")) for path in part_paths(folder)]
+    # Copies that people make, as "part-00001 (1).parquet", have no number of their own.
+    named = (_NUMBER.fullmatch(path.name) for path in part_paths(folder))
+    numbers = (int(match[1]) for match in named if match)
     return folder / _NAME.format(max(numbers, default=0) + 1)
 
 

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -158,3 +159,12 @@ def test_a_file_that_is_no_part_is_a_usage_error(
 
     with pytest.raises(UsageError, match="is not an output of batchrun in parts form"):
         list(read_answers(tmp_path / "labels", "parts"))
+
+
+def test_a_copy_beside_the_parts_does_no_harm(tmp_path: Path) -> None:
+    run(tmp_path, [("a", None, 1)])
+    labels = tmp_path / "labels"
+    copyfile(labels / "part-00001.parquet", labels / "part-00001 (1).parquet")
+    run(tmp_path, [("b", None, 2)])
+
+    assert (labels / "part-00002.parquet").exists()
