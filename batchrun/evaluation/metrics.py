@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 Metric = Callable[[str, str], bool | None]
@@ -51,12 +52,12 @@ def same_json(text: str, expected: str) -> bool | None:
     does not count."""
     try:
         wanted = json.loads(expected)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     fenced = _FENCE.search(text)
     try:
         return _is_same(json.loads(fenced[1] if fenced else text), wanted)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -72,14 +73,23 @@ METRICS: dict[str, Metric] = {
 def chosen(text: str, classes: Iterable[str]) -> str | None:
     """The class that the answer names first, as a word of its own; the longer of two that begin
     at one place."""
-    found = [(place, -len(name), name) for name in classes if (place := _place(text, name)) >= 0]
+    found = [
+        (place, -len(name), name)
+        for name in classes
+        if name.strip() and (place := _place(text, name)) >= 0
+    ]
     return min(found)[2] if found else None
 
 
 def _place(text: str, name: str) -> int:
-    pattern = rf"(?<!\w){re.escape(name.strip())}(?!\w)"
-    match = re.search(pattern, text, re.IGNORECASE)
+    match = _word(name).search(text)
     return -1 if match is None else match.start()
+
+
+# The module's own cache is too small for the most classes that there may be.
+@lru_cache(1024)
+def _word(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(name.strip())}(?!\w)", re.IGNORECASE)
 
 
 def _number(text: str) -> float | None:

@@ -32,6 +32,8 @@ from batchrun.evaluation.metrics import METRICS, chosen
         ("json", '{"a": 1, "b": 2}', '{"a": 1}', False),
         ("json", "no json", '{"a": 1}', False),
         ("json", '{"a": 1}', "no json", None),
+        ("json", "[" * 100_000, "[]", False),
+        ("json", "[]", "[" * 100_000, None),
     ],
 )
 def test_an_answer_is_right_or_not(
@@ -58,3 +60,7 @@ def test_a_choice_is_the_class_that_is_named_first(text: str, named: str | None)
 @given(st.text(), st.text(), st.sampled_from(sorted(METRICS)))
 def test_no_text_makes_a_metric_fail(text: str, expected: str, metric: str) -> None:
     assert METRICS[metric](text, expected) in (True, False, None)
+
+
+def test_a_class_without_a_name_is_named_by_no_answer() -> None:
+    assert chosen("**good**", ["", "good"]) == "good"
