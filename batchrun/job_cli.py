@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from batchrun import options
 from batchrun.check_cli import tell_faults
-from batchrun.errors import BatchrunError, OutputBusy, UsageError
+from batchrun.errors import BatchrunError, UsageError
 from batchrun.flags import Flags
 from batchrun.jobs import Job, read_job
 from batchrun.report.render import one_line
@@ -115,9 +115,6 @@ def _carry_out(config: RunConfig, as_json: bool) -> tuple[int, bool]:
     """The exit status, and whether somebody wants no more of it."""
     try:
         summary = carry_out(config, as_json)
-    except OutputBusy as error:
-        click.echo(f"Error: {one_line(str(error))}", err=True)
-        return error.exit_status, False
     except BatchrunError as error:
         click.echo(f"Error: {one_line(str(error))}", err=True)
         return error.exit_status, False
@@ -151,5 +148,8 @@ def init(input: str, output: str | None) -> None:  # noqa: A002
     if target.exists():
         raise UsageError(f"{target}: is there already; choose another name")
     path = os.path.relpath(input, target.parent)
-    target.write_text(starter(path, columns), encoding="utf-8")
+    try:
+        target.write_text(starter(path, columns), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}") from error
     click.echo(f"Written: {target}. Look it through, then: batchrun job {target}", err=True)

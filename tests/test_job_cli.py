@@ -181,3 +181,10 @@ def test_init_prints_and_replaces_nothing(folder: Path) -> None:
     assert "#   word: red" in printed.stdout
     assert again.exit_code == 2
     assert "is there already" in again.stderr
+
+
+def test_init_into_a_folder_that_is_not_there_is_one_line(folder: Path) -> None:
+    done = CliRunner().invoke(main, ["init", "jobs/rows/a.jsonl", "-o", "nowhere/new.toml"])
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Error: nowhere/new.toml: cannot be written")
