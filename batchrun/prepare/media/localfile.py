@@ -17,10 +17,12 @@ from batchrun.prepare.media.faults import MediaFault
 
 
 class FileId(NamedTuple):
-    """What tells a file, and this state of it, from all others."""
+    """What tells a file, and this state of it, from all others. Copies keep the time of the last
+    write, so that of the last change at all is looked at too."""
 
     path: str
     modified_ns: int
+    changed_ns: int
     size: int
 
 
@@ -66,7 +68,7 @@ def file_id(path: Path) -> FileId:
         found = path.stat()
     except OSError as error:
         raise _fault(str(path), error) from error
-    return FileId(str(path), found.st_mtime_ns, found.st_size)
+    return FileId(str(path), found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
 
 def _path_of(value: str) -> str:

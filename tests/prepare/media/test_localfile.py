@@ -130,3 +130,13 @@ def test_a_file_that_was_written_again_is_another(root: Path) -> None:
     assert file_id(path) == before
     path.write_bytes(b"longer than before")
     assert file_id(path) != before
+
+
+def test_a_file_of_the_same_size_and_time_in_its_place_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    known = []
+    for content in (b"red", b"blu"):
+        path.write_bytes(content)
+        os.utime(path, ns=(10**18, 10**18))
+        known.append(file_id(path))
+    assert known[0] != known[1]
