@@ -22,6 +22,9 @@ from batchrun.records import TokenLogprob
 # MLX then copies every cache to write a token: it cannot write to what a running step still reads.
 OVERLAPS = mx.default_device() != mx.Device(mx.cpu)
 
+# Finished rows stay in the batch, doing no harm, until they are this share of it.
+DEAD_SHARE = 1 / 4
+
 
 class Taken(NamedTuple):
     """A sequence's next token, its log-probability if asked for, and what its walk was told."""
@@ -81,6 +84,12 @@ class Batch:
     @property
     def live(self) -> list[Sequence]:
         return [row for row in self.rows if row is not None and row.is_live]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it is time to close up, with few rows left that want a step, or none."""
+        live = len(self.live)
+        return live == 0 or live < (1 - DEAD_SHARE) * len(self.rows)
 
     @property
     def is_guided(self) -> bool:

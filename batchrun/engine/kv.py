@@ -49,8 +49,7 @@ class Model(Protocol):
 class CacheTraits:
     """`batched`: several rows can run at once. `shares`: rows can share a plain layer's prefix,
     instead of having a copy each. `mixes`: rows after different prefixes can be prefilled together.
-    In decoding, plain layers keep `kv_bits` bits a number, or, if
-    None, numbers as they are."""
+    In decoding, plain layers keep `kv_bits` bits a number, or, if None, numbers as they are."""
 
     batched: bool = True
     shares: bool = True

@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from batchrun.engine import attention, fastmath, towers
-from batchrun.engine import batch as decoding
-from batchrun.engine.batch import Batch, Step
+from batchrun.engine.batch import Batch
 from batchrun.engine.finishing import Decoder, Ending, Finisher
 from batchrun.engine.intake import Intake
 from batchrun.engine.kv import Model
@@ -24,6 +23,7 @@ from batchrun.engine.row import Sequence
 from batchrun.engine.scoring import ScoringPrefill
 from batchrun.engine.sharing import Store
 from batchrun.engine.stats import EngineStats
+from batchrun.engine.steps import Steps
 from batchrun.engine.troubles import is_out_of_memory, row_error
 from batchrun.engine.width import Width
 from batchrun.records import Completion, Failure, Prompt
@@ -31,9 +31,6 @@ from batchrun.records import Completion, Failure, Prompt
 # Rows join once this share of the places is free: every change of members costs a pause of the
 # pipeline, and prompts prefill better together.
 JOIN_SHARE = 1 / 8
-
-# Finished rows stay in the batch, doing no harm, until they are this share of it.
-DEAD_SHARE = 1 / 4
 
 
 class Engine:
@@ -63,15 +60,13 @@ class Engine:
         fastmath.install(model)
         towers.install(model)
         traits = probe(model, kv_bits)
-        self._model = model
-        self._vocab_size = traits.vocab_size
-        self._caches = traits.caches(kv_bits)
+        caches = traits.caches(kv_bits)
         self.stats = EngineStats(notes=traits.notes(kv_bits))
         finisher = Finisher(tokenizer, eos_token_ids)
         self._intake = Intake(
             model,
             traits,
-            self._caches,
+            caches,
             finisher,
             self.stats,
             max_tokens=max_num_batched_tokens,
@@ -79,11 +74,12 @@ class Engine:
             store=store,
         )
         self._queue = self._intake.queue
-        limit = max_num_seqs if self._caches.batched else 1
+        limit = max_num_seqs if caches.batched else 1
         self._width = Width(limit, self._would_fit, self.stats.notes)
         self._outcomes = Outcomes(finisher, self._width.finished)
-        self._in_flight: Step | None = None
-        self._batch = self._new_batch()
+        self._steps = Steps(
+            model, traits.vocab_size, caches, self._outcomes, self.stats, self._width.most
+        )
 
     def run(self, prompts: Iterable[Prompt | None]) -> Iterator[list[Completion | Failure]]:
         """Yield what each turn finished, perhaps nothing, until every prompt is done.
@@ -112,15 +108,16 @@ class Engine:
         self._queue.close()
 
     @property
+    def _batch(self) -> Batch:
+        return self._steps.batch
+
+    @property
     def _num_running(self) -> int:
         return len(self._batch.live) + len(self._intake.joining)
 
     @property
     def _is_idle(self) -> bool:
-        return (
-            not (self._in_flight or self._intake.is_filling or self._batch.rows)
-            and self._queue.is_done
-        )
+        return self._steps.is_idle and not self._intake.is_filling and self._queue.is_done
 
     @property
     def _has_room(self) -> bool:
@@ -129,27 +126,25 @@ class Engine:
 
     def _turn(self) -> None:
         if not self._may_change():
-            self._width.step(self._decode(), time.perf_counter())
+            self._width.step(self._steps.decode(), time.perf_counter())
             return
         self._width.pause()
-        self._read()
+        self._steps.read()
         self._batch.drop_ended()
         self._admit()
         is_filling = self._advance_prefill()
-        live = len(self._batch.live)
-        if live < (1 - DEAD_SHARE) * len(self._batch.rows) or live == 0:
+        if self._batch.is_sparse:
             self._batch.compact()
+        live = len(self._batch.live)
         # A step costs nearly as much for few rows as for many: while the batch fills, it waits.
         if live and not (is_filling and live * 2 < self._width.limit):
-            self._in_flight = self._launch()
+            self._steps.launch(len(self._intake.joining))
 
     def _may_change(self) -> bool:
         """Whether rows may join or must leave now, for which the step in flight is read first."""
-        live = len(self._batch.live)
         return (
             self._intake.is_filling
-            or live < (1 - DEAD_SHARE) * len(self._batch.rows)
-            or live == 0
+            or self._batch.is_sparse
             or (self._has_room and len(self._queue) > 0)
         )
 
@@ -193,48 +188,14 @@ class Engine:
         kv_bytes = self._batch.caches.nbytes + prefix_bytes
         self.stats.kv_bytes_peak = max(self.stats.kv_bytes_peak, kv_bytes)
 
-    def _decode(self) -> int:
-        """One step over the same rows as the last; returns the tokens that the last one gave."""
-        if decoding.OVERLAPS and not self._batch.is_guided:
-            step: Step | None = self._launch()
-            num_tokens = self._read()
-        else:
-            if decoding.OVERLAPS:
-                self._batch.begin()
-            num_tokens = self._read()
-            step = self._launch() if decoding.OVERLAPS or self._batch.live else None
-        self._in_flight = step
-        return num_tokens
-
-    def _launch(self) -> Step:
-        start = time.perf_counter()
-        self.stats.decode_steps += 1
-        self.stats.row_steps += len(self._batch.live)
-        self.stats.peak_running = max(self.stats.peak_running, self._num_running)
-        step = self._batch.launch()
-        self.stats.decode_seconds += time.perf_counter() - start
-        return step
-
-    def _read(self) -> int:
-        """Take in the tokens of the step in flight, if there is one; returns their number."""
-        if self._in_flight is None:
-            return 0
-        start = time.perf_counter()
-        tokens = self._in_flight.read()
-        self._in_flight = None
-        self.stats.decode_seconds += time.perf_counter() - start
-        for taken in tokens:
-            self.stats.decode_tokens += taken.sequence.walk is None
-            self._outcomes.take(taken)
-        return len(tokens)
-
     def _retry(self, error: Exception) -> None:
         """Something raised. Of several rows, half are tried again at once, and so on down to
         the one that raises alone: that one fails. Too little memory lowers the limit for good."""
         sequences = self._unfinished()
         if not sequences:
             raise error
-        self._reset()
+        self._intake.drop()
+        self._steps.restart(self._width.most)
         self.stats.retries += 1
         if len(sequences) == 1:
             self._outcomes.fail(sequences[0], row_error(error))
@@ -246,23 +207,9 @@ class Engine:
 
     def _unfinished(self) -> list[Sequence]:
         """Every sequence that is somewhere between the queue and its ending."""
-        in_flight = self._in_flight.rows if self._in_flight else []
-        places = [*in_flight, *self._batch.rows, *self._intake.joining]
-        everyone = {id(sequence): sequence for sequence in places if sequence is not None}
+        places = [*self._steps.sequences, *self._intake.joining]
+        everyone = {id(sequence): sequence for sequence in places}
         return [s for s in everyone.values() if s.ending is None]
-
-    def _reset(self) -> None:
-        self._in_flight = None
-        self._intake.drop()
-        self._batch = self._new_batch()
-
-    def _new_batch(self) -> Batch:
-        return Batch(
-            self._model,
-            max_rows=self._width.most,
-            vocab_size=self._vocab_size,
-            traits=self._caches,
-        )
 
     def _note(self) -> None:
         self.stats.running = self._num_running
