@@ -18,7 +18,8 @@ from batchrun import device
 from batchrun.config import ModelConfig
 from batchrun.models import LoadedTokenizer, load, load_tokenizer, locate
 from batchrun.models.loaded import Features, Given
-from batchrun.models.processor import Clip, Picture, Processed, Processor
+from batchrun.models.parts import Processed
+from batchrun.models.processor import Clip, Picture, Processor
 from batchrun.models.vision import VisionModel
 from batchrun.records import Media, MediaSpan
 
@@ -79,7 +80,7 @@ def process(how: Processor, text: str, media: Media_) -> Processed:
 
 def spans(how: Processor, processed: Processed, media: Media_) -> tuple[MediaSpan, ...]:
     pictures = [medium for medium in media if isinstance(medium, Picture)]
-    sources = [*pictures, *[medium for medium in media if isinstance(medium, Clip)]]
+    sources: Media_ = [*pictures, *[medium for medium in media if isinstance(medium, Clip)]]
     return tuple(
         MediaSpan(
             part.start,

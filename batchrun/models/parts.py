@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+Arrays = dict[str, "npt.NDArray[Any]"]
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Arrays = dict[str, npt.NDArray[Any]]
     Kind = tuple[frozenset[int], int]
     Alone = Callable[[int], tuple[int, Arrays]]
 
@@ -31,6 +32,14 @@ class Part:
     end: int
     sources: tuple[int, ...]
     inputs: Arrays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Processed:
+    """A prompt's token ids, and the parts of it that stand for media, in order of place."""
+
+    token_ids: list[int]
+    parts: list[Part]
 
 
 def split(
@@ -81,7 +90,13 @@ def _split_kind(
     if apart is None:
         return [_whole(places, tuple(sources), arrays, length)]
     return [
-        Part(int(own[0]), int(own[-1]) + 1, (source,), inputs)
+        # A slice of all images' array would keep the whole of it in memory.
+        Part(
+            int(own[0]),
+            int(own[-1]) + 1,
+            (source,),
+            {name: array.copy() for name, array in inputs.items()},
+        )
         for source, (own, inputs) in zip(sources, apart, strict=True)
     ]
 

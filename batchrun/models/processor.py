@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from batchrun.models.parts import Part, split
+from batchrun.models.parts import Arrays, Processed, split
+from batchrun.models.replay import Replay, single_bos
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from transformers.processing_utils import ProcessorMixin
 
     from batchrun.models.forms import MessageForms
-
-Arrays = dict[str, "npt.NDArray[Any]"]
 
 # Not for the vision tower: the tokens themselves, and a mask that hides none of them.
 _TOKEN_ARRAYS = ("input_ids", "attention_mask")
@@ -44,14 +43,6 @@ class Clip:
     frames: npt.NDArray[np.uint8]
     fps: float
     digest: bytes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Processed:
-    """A prompt's token ids, and the parts of it that stand for media, in order of place."""
-
-    token_ids: list[int]
-    parts: list[Part]
 
 
 class Processor:
@@ -77,6 +68,11 @@ class Processor:
         self._run("a", [], [])
         self._image_markers = forms.images
         self._video_markers = forms.videos
+        self._replay = Replay(
+            tokenizer_of(upstream),
+            forms.images.tokens - forms.videos.tokens or forms.images.tokens,
+            adds_special_tokens=adds_special_tokens,
+        )
         self.takes_video = self._can_take_video()
 
     def render(self, messages: list[dict[str, Any]], **options: Any) -> str:
@@ -94,6 +90,17 @@ class Processor:
         if pictures or clips:
             self._image_markers.check(text, len(pictures), also=self._video_markers)
             self._video_markers.check(text, len(clips), also=self._image_markers)
+        if clips or not pictures:
+            return self._processed(text, pictures, clips)
+        digests = [picture.digest for picture in pictures]
+        placed = self._replay.place(text, digests)
+        if placed is not None and self._replay.is_trusted(len(pictures)):
+            return placed
+        processed = self._processed(text, pictures, clips)
+        self._replay.learn(text, digests, processed, placed)
+        return processed
+
+    def _processed(self, text: str, pictures: list[Picture], clips: list[Clip]) -> Processed:
         arrays = self._run(text, pictures, clips)
         token_ids = self._token_ids(arrays)
         parts = split(
@@ -109,10 +116,10 @@ class Processor:
         """How many tokens stand for one of the media, and its arrays, if it is the only one."""
         if source < len(pictures):
             text, ids = self._image_markers.text, self._image_ids
-            processed = self.process(text, [pictures[source]], [])
+            processed = self._processed(text, [pictures[source]], [])
         else:
             text, ids = self._video_markers.text, self._video_ids
-            processed = self.process(text, [], [clips[source - len(pictures)]])
+            processed = self._processed(text, [], [clips[source - len(pictures)]])
         return sum(map(ids.__contains__, processed.token_ids)), processed.parts[0].inputs
 
     def _run(self, text: str, pictures: list[Picture], clips: list[Clip]) -> Arrays:
@@ -135,18 +142,15 @@ class Processor:
         return {name: _array(name, value) for name, value in prepared.items() if value is not None}
 
     def _token_ids(self, arrays: Arrays) -> list[int]:
-        """Takes the tokens out of `arrays`. A template and a tokenizer that both put a BOS first
-        make one of it."""
-        token_ids: list[int] = arrays.pop("input_ids")[0].tolist()
+        """Takes the tokens out of `arrays`."""
+        found: list[int] = arrays.pop("input_ids")[0].tolist()
         for name in _TOKEN_ARRAYS:
             arrays.pop(name, None)
-        bos = tokenizer_of(self._upstream).bos_token_id
-        if bos is None or token_ids[:2] != [bos, bos]:
-            return token_ids
+        token_ids = single_bos(found, tokenizer_of(self._upstream).bos_token_id)
         for name, array in arrays.items():
-            if array.shape == (1, len(token_ids)):
-                arrays[name] = array[:, 1:]
-        return token_ids[1:]
+            if array.shape == (1, len(found)):
+                arrays[name] = array[:, len(found) - len(token_ids) :]
+        return token_ids
 
     def takes_images(self) -> bool:
         """Whether an image can be processed: tried out."""

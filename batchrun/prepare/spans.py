@@ -47,11 +47,7 @@ class MediaTokens:
         for source in part.sources:
             digest.update(digests[source])
         token_ids = processed.token_ids[part.start : part.end]
-        inputs = part.inputs
-        if len(processed.parts) > 1:
-            # A slice of all images' array would keep the whole of it in memory.
-            inputs = {name: array.copy() for name, array in inputs.items()}
-        return self._kept.shared(Media(digest.digest(), token_ids, inputs))
+        return self._kept.shared(Media(digest.digest(), token_ids, part.inputs))
 
 
 def _check_complete(processed: Processed, num_media: int) -> None:

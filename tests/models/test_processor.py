@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchrun.errors import ModelError
-from batchrun.models.processor import Clip, Picture, Processed
+from batchrun.models.parts import Processed
+from batchrun.models.processor import Clip, Picture
 from tests import tiny, tinyvision
 from tests.seeing import ask, clip, picture, process, processor, upstream_inputs, words
 

@@ -26,10 +26,12 @@ _MAX_KEPT = 64
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """A medium on its way. `num_rows` parts wait for it; `reserved` bytes are its share of room."""
+    """A medium on its way. `num_rows` parts wait for it; `reserved` bytes are its share of room,
+    `nbytes` what the medium takes, 0 where there is none."""
 
     num_rows: int = 0
     reserved: int = 0
+    nbytes: int = 0
     is_wanted: bool = False
     result: Future[Decoded | MediaFault] = field(default_factory=Future)
 
@@ -117,7 +119,8 @@ class MediaLoader:
             except MediaFault as fault:
                 return fault.bare()
             # What was needed on the way is free again.
-            working, job.reserved = job.reserved, min(job.reserved, num_bytes(decoded))
+            job.nbytes = num_bytes(decoded)
+            working, job.reserved = job.reserved, min(job.reserved, job.nbytes)
             self._room.give_back(working - job.reserved)
             return decoded
 
@@ -136,7 +139,9 @@ class MediaLoader:
     def _leave(self, job: _Job) -> None:
         with self._lock:
             job.num_rows -= 1
-            if job.num_rows == 0 and job.reserved:
+            if job.num_rows:
+                return
+            if job.reserved:
                 self._room.give_back(job.reserved)
                 job.reserved = 0
             self._forget()
@@ -150,18 +155,10 @@ class MediaLoader:
 
     def _forget(self) -> None:
         """Let the oldest that no row waits for go, until the rest keeps to its bytes."""
-        unused = {name: _nbytes(job) for name, job in self._recent.items() if not job.num_rows}
+        unused = {name: job.nbytes for name, job in self._recent.items() if not job.num_rows}
         nbytes, count = sum(unused.values()), len(unused)
         for identity in unused:
             if nbytes <= self._kept_bytes and count <= _MAX_KEPT:
                 return
             nbytes, count = nbytes - unused[identity], count - 1
             del self._recent[identity]
-
-
-def _nbytes(job: _Job) -> int:
-    """The size of what a finished job gave; 0 where it failed."""
-    if job.result.exception():
-        return 0
-    medium = job.result.result()
-    return 0 if isinstance(medium, MediaFault) else num_bytes(medium)
