@@ -28,8 +28,10 @@ _FREE_SHARE = {"cpu": 0.6, "cuda": 0.9}
 _RESERVE = 1 * GIB
 # Freed buffers kept for reuse: as much as a step of prefill or decode frees and the next one asks
 # for again. On a CPU, memory fresh from the system costs more than what is computed in it: an
-# exponential over 13 MB of scores takes five times as long there.
+# exponential over 13 MB of scores takes five times as long there. Steps are about as large as their
+# model: what a small one frees beyond its size would only pile up.
 _CACHE_LIMIT = {"cpu": 1 * GIB, "metal": 1 * GIB}
+_LEAST_CACHE = GIB // 16
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -95,6 +97,14 @@ def limits(device: Device) -> Iterator[None]:
         for setter, previous in reversed(restore):
             setter(previous)
         mx.clear_cache()
+
+
+def fit_cache(device: Device, weights_bytes: int) -> None:
+    """Within `limits`, bound freed buffers by what a model of this size has use for."""
+    import mlx.core as mx
+
+    if device.kind in _CACHE_LIMIT:
+        mx.set_cache_limit(min(max(weights_bytes, _LEAST_CACHE), _CACHE_LIMIT[device.kind]))
 
 
 def memory_for_kv(device: Device, weights_bytes: int) -> int:

@@ -168,6 +168,7 @@ def _compute(
         if store is not None:
             stack.enter_context(closing(store))
         with meter.phase("load"):
+            device.fit_cache(machine, model.weights_bytes)
             engine = Engine(
                 model,
                 model.tokenizer.tokenizer,

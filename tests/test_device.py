@@ -185,6 +185,15 @@ def test_a_container_that_hides_its_limit_does_not_end_the_run(
     assert device._cgroup_figures() == []
 
 
+@pytest.mark.parametrize(
+    ("weights", "limit"), [(4 << 20, GIB // 16), (GIB // 2, GIB // 2), (40 * GIB, GIB)]
+)
+def test_freed_buffers_are_bounded_by_the_models_size(weights: int, limit: int) -> None:
+    with device.limits(fake("cpu", limit=3 * GIB)):
+        device.fit_cache(fake("cpu"), weights)
+        assert mx.set_cache_limit(limit) == limit
+
+
 def test_peak_memory_counts_arrays_since_limits_began() -> None:
     with device.limits(fake("cpu")):
         mx.eval(mx.zeros((1 << 20,)))
