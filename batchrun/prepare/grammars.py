@@ -86,11 +86,17 @@ class Grammars:
         return CompiledGrammar(matcher, words.vocab_size)
 
     def _choices(self, shape: Shape) -> tuple[Choice, ...]:
-        """The texts of a shape of choices as the tokens that an answer has them in."""
-        return tuple(
+        """The texts of a shape of choices as the tokens that an answer has them in. Raises RowError
+        for a text that leaves no token, which nothing could tell the likelihood of."""
+        choices = [
             Choice(text, tuple(self._tokenizer.encode(text, add_special_tokens=False)))
             for text in json.loads(shape.source)
-        )
+        ]
+        empty = next((choice.text for choice in choices if not choice.token_ids), None)
+        if empty is not None:
+            message = f"{shape.param} has {empty!r}, of which the tokenizer leaves nothing"
+            raise RowError("invalid_grammar", message, param=shape.param)
+        return tuple(choices)
 
     def _read_words(self, shape: Shape) -> LLTokenizer:
         """llguidance's view of the tokenizer, made when a row first needs it."""

@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 
 from batchrun.errors import RowError, UsageError
 from batchrun.prepare import Preparer
-from batchrun.prepare.grammars import check
+from batchrun.prepare.grammars import Grammars, check
 from batchrun.records import Prompt, Request, Row, Sampling, Shape
 from tests.prepare.conftest import preparer, tokenizer
 
@@ -120,3 +120,16 @@ def test_a_tokenizer_that_cannot_be_guided_is_the_rows_error() -> None:
     with pytest.raises(RowError, match="cannot be guided") as caught:
         prepared(Shape("regex", "a", "guided_regex"), using)
     assert caught.value.param == "guided_regex"
+
+
+class LosesSpaces:
+    """As tokenizers that take some characters for nothing."""
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return list(text.strip().encode())
+
+
+def test_a_choice_that_has_no_tokens_is_the_rows_error() -> None:
+    choices = Grammars(LosesSpaces(), {EOS}, None).choices
+    with pytest.raises(RowError, match=r"^here has '  ', of which the tokenizer leaves nothing"):
+        choices(Shape("choice", json.dumps(["yes", "  "]), "here"))
