@@ -9,8 +9,8 @@ from typing import Any
 from batchrun.report.page.svg import INK, SERIES, Drawing, drawn
 from batchrun.report.words import figure
 
-_BARS_HEIGHT = 0.55  # inches, and for each bar:
 _MARKS = (("median (line)", "p50"), ("p90", "p90"), ("p99", "p99"), ("longest", "max"))
+_BARS_HEIGHT = 0.55  # inches, and for each bar:
 _BAR_HEIGHT = 0.33
 
 
