@@ -72,7 +72,8 @@ class Replay:
             return None
         for digest in digests:
             self._known.move_to_end((digest, len(digests)))
-        return self._placed(self._encode(text), self._words[0], known)
+        plain, word = self._encode(text), self._words[0]
+        return self._placed(plain, word, known) if plain.count(word) == len(known) else None
 
     def is_trusted(self, count: int) -> bool:
         """Whether rows with `count` pictures were the same often enough."""

@@ -269,3 +269,12 @@ for path in sys.argv[1:]:
         env=environment,
     )
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@each_kind
+def test_of_several_pictures_each_holds_its_own_arrays_only(kind: str, tiny_vision: Vision) -> None:
+    how = processor(tiny_vision(kind))
+    media: list[Picture | Clip] = [picture(30, 40, seed=3), picture(120, 50, seed=3)]
+    parts = process(how, ask(how, media), media).parts
+    assert len(parts) == 2
+    assert all(array.base is None for part in parts for array in part.inputs.values())

@@ -214,6 +214,11 @@ def test_tokens_that_look_at_what_is_beside_them_are_not_replaced(token: AddedTo
     assert taught(replay(token), text=text).place(text, [b"x"]) is None
 
 
+@pytest.mark.parametrize("text", ["ab", "<image><image>"])
+def test_a_text_with_another_number_of_places_is_left_to_the_processor(text: str) -> None:
+    assert taught(replay()).place(text, [b"x"]) is None
+
+
 def test_a_word_that_is_no_token_is_not_replaced() -> None:
     assert taught(replay(word="[image]")).place("a<image>b", [b"x"]) is None
 
