@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Frame = npt.NDArray[np.uint8]
 
 _CODE = "invalid_video"
+_NO_FRAME = "is a video without any frame that can be read"
 # MP4, QuickTime and 3GP; AVI; Matroska and WebM; MPEG-PS; Ogg; FLV; WMV; GIF.
 _STARTS = (
     *((4, name) for name in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),
@@ -112,7 +113,7 @@ def _counted(path: Path) -> int:
         while video.grab():
             total += 1
     if total == 0:
-        raise MediaFault(_CODE, "is a video without any frame that can be read")
+        raise MediaFault(_CODE, _NO_FRAME)
     return total
 
 
@@ -136,7 +137,7 @@ def _choose(header: _Header, fps: float, limits: Limits) -> list[int]:
 
 
 def _read(path: Path, chosen: Sequence[int], limits: Limits) -> list[Frame]:
-    """The chosen frames, as far as there are any."""
+    """The chosen frames, as far as there are any, but at least one."""
     max_pixels = limits.clip_pixels // len(chosen)
     wanted, frames = set(chosen), []
     # One after the other: what seeking finds depends on the file.
@@ -149,6 +150,8 @@ def _read(path: Path, chosen: Sequence[int], limits: Limits) -> list[Frame]:
                 if not taken:
                     break
                 frames.append(_rgb(frame, max_pixels))
+    if not frames:
+        raise MediaFault(_CODE, _NO_FRAME)
     return frames
 
 

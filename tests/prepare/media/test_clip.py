@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,6 +122,29 @@ def test_lists_of_other_files_and_what_is_no_video_are_refused_unread(
 def test_a_container_without_a_video_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"\x00\x00\x00\x18ftypisom" + bytes(5000))
     assert fault_of(tmp_path / "a.mp4").code == "invalid_video"
+
+
+class WithoutPictures:
+    """A video whose frames are announced, and none of which can be decoded."""
+
+    def get(self, _: int) -> float:
+        return 10.0
+
+    def grab(self) -> bool:
+        return True
+
+    def retrieve(self) -> tuple[bool, None]:
+        return False, None
+
+
+def test_a_video_of_which_no_frame_can_be_decoded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = video(tmp_path / "a.avi", 2)
+    monkeypatch.setattr(
+        "batchrun.prepare.media.clip._capture", lambda _: nullcontext(WithoutPictures())
+    )
+    assert "without any frame" in fault_of(path).problem
 
 
 def test_frames_that_are_too_large_are_refused(tmp_path: Path) -> None:
