@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
+from PIL.JpegImagePlugin import JpegImageFile
 
 from batchrun.models.processor import Picture
 from batchrun.prepare.media.decoded import picture
@@ -22,6 +23,8 @@ from batchrun.prepare.media.faults import MediaFault
 _CODE = "invalid_image"
 # Pillow reads these by running another program.
 _REFUSED_FORMATS = {"EPS"}
+# Ten are usual; each costs a hundredth of a second or so of a large image.
+_MAX_SCANS = 1000
 _WHITE = (255, 255, 255)
 # For each pixel while it is decoded: the file's own image, what is made of it, and a mask.
 _WORKING_BYTES = 12
@@ -70,6 +73,7 @@ def _faults(data: bytes, max_pixels: int) -> Iterator[None]:
 def _checked_size(data: bytes, max_pixels: int) -> tuple[int, int]:
     with _opened(data) as image:
         _check_size(image, max_pixels)
+        _check_scans(image, data)
         # Of PNG files this alone compares the checksums; the image cannot be used after.
         image.verify()
         return image.size
@@ -96,6 +100,17 @@ def _formats() -> list[str]:
 def _check_size(image: Image.Image, max_pixels: int) -> None:
     if image.width * image.height > max_pixels:
         raise _too_many_pixels(max_pixels, f"{image.width} x {image.height} pixels, which is ")
+
+
+def _check_scans(image: Image.Image, data: bytes) -> None:
+    # One of 75 bytes costs a pass over all pixels: 20 MB of them would take hours. What a camera
+    # writes beside the pixels may have a scan's two bytes by chance.
+    if isinstance(image, JpegImageFile) and data.count(b"\xff\xda") > _MAX_SCANS:
+        raise MediaFault(
+            "media_too_large",
+            f"is a JPEG of more than {_MAX_SCANS:,} scans; save it again",
+            status=413,
+        )
 
 
 def _too_many_pixels(max_pixels: int, size: str = "") -> MediaFault:

@@ -219,6 +219,16 @@ def test_a_huge_image_in_a_small_file_is_refused_by_its_header(side: int) -> Non
     assert peak < len(data) + 10**6
 
 
+def test_a_jpeg_of_thousands_of_passes_is_refused() -> None:
+    target = BytesIO()
+    Image.new("RGB", (16, 16), "red").save(target, "JPEG", progressive=True)
+    data = target.getvalue()
+    last = data[data.rindex(b"\xff\xda") : -2]
+    assert decode(data[:-2] + 100 * last + data[-2:]).image.size == (16, 16)
+    fault = fault_of(data[:-2] + 2000 * last + data[-2:])
+    assert (fault.code, fault.status) == ("media_too_large", 413)
+
+
 def test_an_image_at_the_limit_is_read_and_its_size_is_told_before() -> None:
     data, asked = encoded(noise(20, 10)), []
     decode_picture(data, 200, asked.append)
