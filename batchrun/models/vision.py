@@ -27,7 +27,7 @@ from batchrun.records import Media, MediaSpan
 
 _LANGUAGE = "language_model"
 _GRIDS = ("image_grid_thw", "video_grid_thw")
-_MAX_LAYOUTS = 4096
+_MAX_LAYOUTS = 512
 
 
 @runtime_checkable

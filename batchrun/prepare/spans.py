@@ -46,6 +46,9 @@ class MediaTokens:
         digest = sha256(self._processor.identity.encode())
         for source in part.sources:
             digest.update(digests[source])
+        # A processor that pads an image to the size of its neighbours makes another of it.
+        for name, array in sorted(part.inputs.items()):
+            digest.update(f"{name} {array.shape}".encode())
         token_ids = processed.token_ids[part.start : part.end]
         return self._kept.shared(Media(digest.digest(), token_ids, part.inputs))
 

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from batchrun.errors import RowError
+from batchrun.models.processor import Clip, Picture
 from batchrun.prepare import Preparer
+from batchrun.prepare.spans import MediaTokens
+from batchrun.prepare.tokenizer import BosRule
 from batchrun.records import Failure, Prompt, Request
 from tests.prepare.conftest import CHATML, chat, completion, text_of, tokenizer, turn
-from tests.prepare.fakes import LISTS, FakeProcessor
+from tests.prepare.fakes import LISTS, FakeProcessed, FakeProcessor
 from tests.prepare.media.builders import data_url, encoded, video
 
 RED = encoded(Image.new("RGB", (30, 20), "red"))
@@ -101,6 +105,27 @@ def test_begins_alike_only_with_the_same_image(sight: Sight) -> None:
     red, blue, again = (prompt(sight, ask(part(data))).content_ids for data in (RED, BLUE, RED))
     assert red == again
     assert red != blue
+
+
+class Padding(FakeProcessor):
+    """Makes all images of a row as high as its highest."""
+
+    def process(self, text: str, pictures: list[Picture], clips: list[Clip]) -> FakeProcessed:
+        made = super().process(text, pictures, clips)
+        highest = max(picture.image.height for picture in pictures)
+        for part in made.parts:
+            pixels = part.inputs["pixel_values"]
+            missing = highest - pixels.shape[0]
+            part.inputs["pixel_values"] = np.pad(pixels, [(0, missing), (0, 0), (0, 0)])
+        return made
+
+
+def test_an_image_that_its_neighbours_change_is_another(sight: Sight) -> None:
+    sight._media_tokens = MediaTokens(Padding(), BosRule(tokenizer()))
+    alone, among = (prompt(sight, ask(*parts)) for parts in ([part(RED)], [part(RED), part(HIGH)]))
+    one, other = alone.media[0].media, among.media[0].media
+    assert one.digest != other.digest
+    assert (one.inputs["pixel_values"].shape[0], other.inputs["pixel_values"].shape[0]) == (20, 30)
 
 
 def test_the_prompts_request_holds_no_pixels_any_more(sight: Sight) -> None:
