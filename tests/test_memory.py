@@ -61,7 +61,7 @@ def test_no_row_leaves_an_object_behind(
     # 2,000 rows later. Queues and dictionaries come and go by some hundreds of blocks, and a row
     # that stays does so with its request, its prompt and its lists: ten at least.
     assert late_blocks - early_blocks < 5000
-    assert late_bytes - early_bytes < 1 * MB
+    assert late_bytes - early_bytes < 4 * MB  # their caches are 20 MB
 
 
 def test_no_row_is_kept_whole(tmp_path: Path, model: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten
+from mlx_vlm.models import activations
 from mlx_vlm.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from PIL import Image
 
+from batchrun.engine import fastmath
 from samples.shapes import batches, draw, evaluate, forward, rows, train
 from samples.shapes.questions import NUMBERS, PLACES, Question, conversation
 
@@ -50,6 +53,15 @@ def uncompiled() -> Iterator[None]:
     mx.disable_compile()
     yield
     mx.enable_compile()
+
+
+@pytest.fixture
+def differentiable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the engine puts in the place of activations stays for the whole process, and has no
+    gradients."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("mlx_vlm.models") and vars(module).get("swiglu") is fastmath.swiglu:
+            monkeypatch.setattr(module, "swiglu", activations.swiglu)
 
 
 def weights(model: Any) -> dict[str, mx.array]:
@@ -175,7 +187,7 @@ class Stopped(Exception):
 
 
 def test_a_stopped_training_goes_on_to_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncompiled: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncompiled: None, differentiable: None
 ) -> None:
     monkeypatch.setattr(train, "_REPORT_EVERY", 1)
     monkeypatch.setattr(train, "_SAVE_EVERY", 1)
