@@ -108,17 +108,30 @@ class Prefill:
                 self._states[id(prefix)] = self._pool.get(prefix) if prefix else None
                 self._firsts.pop()
                 continue
+            if self._job is None and (fed := self._compute_together(max_tokens)):
+                return fed
             if self._job is None:
                 self._job = self._pool.begin(missing[0], first.prompt)
                 first.disk_tokens += self._job.num_read
             fed = self._job.step(max_tokens)
             first.cached_tokens -= fed
             if self._job.is_done:
-                self._pool.keep(self._job)
+                self._pool.keep(self._job.computed())
                 self._job = None
             if fed:
                 return fed
         return 0
+
+    def _compute_together(self, max_tokens: int) -> int:
+        """One pass for the prefixes of several sequences, where that can be; returns the tokens
+        fed."""
+        total = 0
+        for first, done in self._pool.begin_together(reversed(self._firsts), max_tokens):
+            self._firsts.remove(first)
+            self._states[id(done.prefix)] = done.state
+            first.cached_tokens -= done.num_fed
+            total += done.num_fed
+        return total
 
     def _width(self, max_tokens: int) -> int:
         """Columns of the next chunk: what is left in equal parts."""

@@ -8,14 +8,19 @@ from __future__ import annotations
 import time
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from mlx_lm.models.cache import KVCache
 
+from batchrun.engine import siblings
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.inputs import PromptInputs
 from batchrun.engine.kv import CacheTraits, Model, PrefixCaches, is_plain
 from batchrun.engine.plainkv import PrefixKV, PrefixState
+from batchrun.engine.row import Sequence
+from batchrun.engine.siblings import Computed
 from batchrun.engine.stats import EngineStats
 from batchrun.records import Prefix, Prompt
 
@@ -91,10 +96,12 @@ class PrefixJob:
         self.seconds += time.perf_counter() - start
         return width
 
-    def state(self) -> PrefixState:
-        if self._base and not self.num_fed:
-            return self._base
-        return self._caches.state(self._start + self.num_fed)
+    def computed(self) -> Computed:
+        """The prefix, once it is done."""
+        is_read = self._base is not None and not self.num_fed
+        state = self._base if is_read else self._caches.state(self._start + self.num_fed)
+        assert state is not None
+        return Computed(self.prefix, state, self.seconds, self.num_fed)
 
 
 class PrefixPool:
@@ -114,11 +121,12 @@ class PrefixPool:
         self._traits = traits
         self._store = store
         self._stats = stats
-        self._kept: OrderedDict[bytes, tuple[PrefixJob, PrefixState]] = OrderedDict()
+        self._kept: OrderedDict[bytes, Computed] = OrderedDict()
+        self._is_plain = traits.mixes and all(map(is_plain, model.make_cache()))
 
     @property
     def states(self) -> list[PrefixState]:
-        whole = [state for _, state in self._kept.values()]
+        whole = [done.state for done in self._kept.values()]
         return whole + [state.packed for state in whole if state.packed]
 
     def get(self, prefix: Prefix | None) -> PrefixState | None:
@@ -126,7 +134,7 @@ class PrefixPool:
         if kept is None:
             return None
         self._kept.move_to_end(_key(prefix))
-        return kept[1]
+        return kept.state
 
     def missing(self, prefix: Prefix | None) -> list[Prefix]:
         """`prefix` and those of its ancestors that have to be computed before it, shortest first;
@@ -145,7 +153,7 @@ class PrefixPool:
         hand."""
         base, seconds, num_read = self.get(prefix.parent), 0.0, 0
         if base is not None:
-            seconds = self._kept[_key(prefix.parent)][0].seconds
+            seconds = self._kept[_key(prefix.parent)].seconds
         found = self._find(prefix.token_ids)
         if found is not None and found.length > (base.length if base else 0):
             loaded = self._load(found, base.length if base else 0)
@@ -157,22 +165,54 @@ class PrefixPool:
         inputs = PromptInputs(self._model, self._features, [prompt], [start], [length])
         return PrefixJob(self._model, prefix, inputs, base, self._traits, seconds, num_read)
 
-    def keep(self, job: PrefixJob) -> None:
-        """Take in a finished prefix, and store it if any of it had to be computed."""
-        state = job.state()
+    def begin_together(
+        self, wanted: Iterable[Sequence], max_tokens: int
+    ) -> list[tuple[Sequence, Computed]]:
+        """Compute the prefixes of the first of `wanted` and of those after it that can go in one
+        pass of `max_tokens`, padding included; none where that is not for more than one."""
+        together: list[Sequence] = []
+        base: PrefixState | None = None
+        for sequence in wanted if self._is_plain else ():
+            prefix = sequence.prompt.prefix
+            if prefix is None or self._find(prefix.token_ids) is not None:
+                break
+            if len(self.missing(prefix)) != 1:
+                break
+            above = self.get(prefix.parent)
+            if together and above is not base:
+                break
+            base = above
+            lengths = [s.prompt.prefix_length for s in (*together, sequence)]
+            start = base.length if base else 0
+            if (max(lengths) - start) * len(lengths) > max_tokens:
+                break
+            together.append(sequence)
+        if len(together) < 2:
+            return []
+        pairs = [(s.prompt.prefix, s.prompt) for s in together if s.prompt.prefix]
+        above_kept = self._kept.get(_key(pairs[0][0].parent))
+        spent = above_kept.seconds if above_kept else 0.0
+        computed = siblings.compute(self._model, self._features, self._traits, base, pairs)
+        done = [self.keep(replace(one, seconds=spent + one.seconds)) for one in computed]
+        return list(zip(together, done, strict=True))
+
+    def keep(self, done: Computed) -> Computed:
+        """Take in a finished prefix, and store it if any of it had to be computed. Returns it as it
+        is kept."""
         if self._traits.kv_bits and self._traits.shares:
-            state = state.with_packed(self._traits.kv_bits)
-        self._kept[_key(job.prefix)] = (job, state)
+            done = replace(done, state=done.state.with_packed(self._traits.kv_bits))
+        self._kept[_key(done.prefix)] = done
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        if self._store is not None and job.num_fed:
-            caches = [_to_mlx_lm(layer) for layer in state.layers]
-            self._store.save(job.prefix.token_ids, caches, job.seconds)
+        if self._store is not None and done.num_fed:
+            caches = [_to_mlx_lm(layer) for layer in done.state.layers]
+            self._store.save(done.prefix.token_ids, caches, done.seconds)
+        return done
 
     def known_part(self, token_ids: list[int]) -> int:
         """How many of `token_ids` are a prefix kept here, or stored; what is computed as quickly
         as it is read does not count."""
-        prefixes = [job.prefix.token_ids for job, _ in self._kept.values()]
+        prefixes = [done.prefix.token_ids for done in self._kept.values()]
         kept = [len(ids) for ids in prefixes if token_ids[: len(ids)] == ids]
         found = self._find(token_ids)
         if found is not None and found.seconds_saved > found.nbytes / READ_RATE:

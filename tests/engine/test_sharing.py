@@ -27,12 +27,13 @@ class Counted:
     def __init__(self, model: TinyModel):
         self.model = model
         self.tokenizer = model.tokenizer
-        self.fed = 0
+        self.fed = self.passes = 0
 
     takes_positions = False
 
     def __call__(self, tokens, cache, given=None):
         self.fed += int((tokens != 0).sum().item())
+        self.passes += tokens.shape[1] > 1  # one token a row is decoding
         return self.model(tokens, cache=cache)
 
     def make_cache(self):
@@ -172,3 +173,25 @@ def test_prompts_of_one_or_two_tokens_after_a_prefix_of_one(kind, lengths, tiny_
     prefix = Prefix(some_ids(rng, 1), len(lengths))
     prompts = rows_of(prefix, [some_ids(rng, length) for length in lengths], 0, max_tokens=3)
     check(load(tiny_model(kind)), prompts)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_small_groups_take_few_passes(nested, tiny_model):
+    """One for what they share, one for their prefixes, one for all that follows these."""
+    rng = random.Random(9)
+    outer = Prefix(some_ids(rng, 30), 0) if nested else None
+    start = outer.token_ids if outer else []
+    prompts: list[Prompt] = []
+    for group in range(6):
+        prefix = Prefix([*start, *some_ids(rng, 30 + group)], 2, outer)
+        prompts += rows_of(prefix, [some_ids(rng, 5), some_ids(rng, 6)], len(prompts), max_tokens=2)
+    counted = Counted(load(tiny_model("llama")))
+    runner = Engine(counted, counted.tokenizer, max_num_seqs=12)
+    counted.passes = 0
+    answers = run(runner, prompts)
+    assert counted.passes == (3 if nested else 2)
+    for item in answers:
+        ids = item.prompt.token_ids
+        assert_greedy(counted.model, ids, item.token_ids, f"row {item.prompt.row.index}")
+    fresh = sum(len(item.prompt.token_ids) - item.cached_tokens for item in answers)
+    assert runner.stats.prefill_tokens + len(answers) == fresh

@@ -1,0 +1,77 @@
+"""Shared prefixes that are computed together: short ones after the same prefix or none, as those of
+many images or documents are, in one pass over all of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from batchrun.engine.features import FeatureCache
+from batchrun.engine.inputs import PromptInputs
+from batchrun.engine.kv import CacheTraits, Model, PrefillCaches
+from batchrun.engine.plainkv import PrefillKV, PrefixKV, PrefixState
+from batchrun.records import Prefix, Prompt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """A prefix with its caches: `num_fed` of its tokens were computed for it now, and all of them
+    take about `seconds`."""
+
+    prefix: Prefix
+    state: PrefixState
+    seconds: float
+    num_fed: int
+
+
+def compute(
+    model: Model,
+    features: FeatureCache,
+    traits: CacheTraits,
+    base: PrefixState | None,
+    wanted: list[tuple[Prefix, Prompt]],
+) -> list[Computed]:
+    """Each prefix of `wanted`, with which its prompt begins, from where `base` ends. For models all
+    of whose layers are plain."""
+    begun = time.perf_counter()
+    start = base.length if base else 0
+    lengths = [len(prefix.token_ids) - start for prefix, _ in wanted]
+    prompts = [prompt for _, prompt in wanted]
+    inputs = PromptInputs(model, features, prompts, [start] * len(wanted), lengths)
+    caches = PrefillCaches(model, lengths, [base] * len(wanted), traits)
+    chunk = inputs.chunk(0, caches.columns)
+    model(chunk.tokens, caches.layers, chunk.given)
+    states = [_state(caches, base, row) for row in range(len(wanted))]
+    mx.eval([layer.state for layer in caches.layers], [_arrays(state) for state in states])
+    seconds = (time.perf_counter() - begun) / sum(lengths)
+    return [
+        Computed(prefix, state, seconds * length, length)
+        for (prefix, _), state, length in zip(wanted, states, lengths, strict=True)
+    ]
+
+
+def _state(caches: PrefillCaches, base: PrefixState | None, row: int) -> PrefixState:
+    length = caches.lengths[row]
+    layers = [
+        _row(layer, base.layers[index] if base else None, row, length)
+        for index, layer in enumerate(caches.layers)
+    ]
+    return PrefixState(length + (base.length if base else 0), layers)
+
+
+def _row(layer: PrefillKV, base: PrefixKV | None, row: int, length: int) -> PrefixKV | None:
+    """A row's own copy, as the others' memory is not to be kept with it."""
+    if layer.keys is None or layer.values is None:
+        return None
+    keys, values = (mx.contiguous(part[row : row + 1, :, :length]) for part in layer.state)
+    if base is None:
+        return PrefixKV(keys, values)
+    return PrefixKV(
+        mx.concatenate([base.keys, keys], axis=2), mx.concatenate([base.values, values], axis=2)
+    )
+
+
+def _arrays(state: PrefixState) -> list[mx.array]:
+    return [array for layer in state.layers if layer for array in (layer.keys, layer.values)]
