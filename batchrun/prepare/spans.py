@@ -34,6 +34,7 @@ class MediaTokens:
         with row_error("media_error", "the model's processor refuses the row's media", "messages"):
             processed = self._processor.process(text, pictures, clips)
         _check_complete(processed, len(media))
+        _check_ends_with_text(processed)
         token_ids = self._bos.apply(processed.token_ids)
         moved = len(token_ids) - len(processed.token_ids)
         digests = [*(one.digest for one in pictures), *(one.digest for one in clips)]
@@ -60,6 +61,16 @@ def _check_complete(processed: Processed, num_media: int) -> None:
         raise RowError(
             "media_error",
             f"the model's processor shows {len(shown)} of the row's {num_media} images and videos",
+            param="messages",
+        )
+
+
+def _check_ends_with_text(processed: Processed) -> None:
+    if any(part.end == len(processed.token_ids) for part in processed.parts):
+        raise RowError(
+            "media_error",
+            "the prompt ends with an image or video; put text after it, or leave"
+            " add_generation_prompt on",
             param="messages",
         )
 

@@ -196,6 +196,14 @@ def test_a_processor_that_leaves_an_image_out_fails_the_row() -> None:
     assert "shows 1 of the row's 2" in str(error)
 
 
+def test_a_prompt_that_ends_with_an_image_is_a_fault() -> None:
+    ends = LISTS.replace("</s>", "")
+    request = chat(turn("user", [ASK, part(RED)]), template_kwargs={"add_generation_prompt": False})
+    error = error_of(Sight(plain=ends, template=ends), request)
+    assert error.code == "media_error"
+    assert "ends with an image" in error.message
+
+
 def test_what_the_processor_refuses_is_the_rows_error() -> None:
     error = error_of(Sight(fails="too thin"), ask(part(RED)))
     assert (error.code, error.param) == ("media_error", "messages")
