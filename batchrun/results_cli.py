@@ -62,9 +62,7 @@ def show(
 
 @click.command(cls=options.GroupedCommand, short_help="Write an output in another format.")
 @click.argument("output", type=click.Path(), metavar="OUTPUT")
-@click.option(
-    "-o", "--output", "target", required=True, metavar="FILE", help="Where it goes.  [required]"
-)
+@click.option("-o", "--output", "target", required=True, metavar="FILE", help="Where it goes.")
 def export(output: str, target: str) -> None:
     """Write the results in OUTPUT once more, in the format that FILE's name ends in: .parquet,
     .jsonl (OpenAI's batch output lines) or .csv.

@@ -85,7 +85,7 @@ def test_export_says_what_it_wrote() -> None:
     ("target", "message"),
     [
         ("out.parquet", "is the output itself"),
-        ("out.txt", "cannot tell the format"),
+        ("out.txt", "end its name in .parquet, .jsonl or .csv"),
         ("no/out.csv", "there is no folder no"),
     ],
 )

@@ -12,12 +12,19 @@ from batchrun.sink.atomic import replacing
 from batchrun.sink.output import output_format
 from batchrun.sink.results import open_results
 
+_ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv")
+
 
 def export(output: Path, target: Path) -> int:
     """Writes the results in `output` to `target`, in the format that its name ends in; returns how
     many there are. Raises UsageError where either is no such file, RunError where it cannot be
     written."""
-    kind = "csv" if target.suffix.lower() == ".csv" else output_format(target)
+    ending = target.suffix.lower()
+    if ending not in _ENDINGS:
+        raise UsageError(
+            f"cannot tell the format of {target}: end its name in .parquet, .jsonl or .csv"
+        )
+    kind = "csv" if ending == ".csv" else output_format(target)
     if not target.parent.is_dir():
         raise UsageError(f"{target}: there is no folder {target.parent}")
     source = open_results(output)

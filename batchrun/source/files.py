@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from glob import glob
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -64,7 +65,10 @@ def kind_of(path: str) -> Kind:
     kind = KINDS.get(_suffix(path), "jsonl" if is_stream(path) else None)
     if kind is None:
         kinds = ", ".join(KINDS)
-        raise UsageError(f"{path}: unknown kind of file; use one of {kinds} (.gz and .zst too)")
+        hint = _media_hint(path)
+        raise UsageError(
+            f"{path}: unknown kind of file; use one of {kinds} (.gz and .zst too){hint}"
+        )
     return kind
 
 
@@ -110,8 +114,17 @@ def _files_in(folder: str) -> list[str]:
     paths = [os.path.join(folder, name) for name in names if _suffix(name) in KINDS]
     found = [path for path in paths if os.path.isfile(path)]
     if not found:
-        raise UsageError(f"{folder}: is a folder without any file of {', '.join(KINDS)}")
+        kinds, hint = ", ".join(KINDS), _media_hint(*names)
+        raise UsageError(f"{folder}: is a folder without any file of {kinds}{hint}")
     return found
+
+
+def _media_hint(*names: str) -> str:
+    """What to do instead with pictures and videos, where any of the files is one."""
+    types = [guess_type(name)[0] or "" for name in names]
+    if not any(found.startswith(("image/", "video/")) for found in types):
+        return ""
+    return "; list images and videos in a column of such a file, which --image or --video names"
 
 
 def _check(path: str) -> None:

@@ -136,8 +136,8 @@ def _no_request(columns: dict[str, Any]) -> RowError:
     names = ", ".join(columns) or "none"
     return RowError(
         "missing_required_parameter",
-        f"the row has neither messages, prompt nor body; make one of its columns ({names}) "
-        "with --prompt",
+        "the row has neither messages, prompt, body nor context and continuation; make one of its "
+        f"columns ({names}) with --prompt",
         param="messages",
     )
 

@@ -215,3 +215,12 @@ def test_lines_of_a_slow_stdin_come_as_they_are_written(monkeypatch: pytest.Monk
             pipe.write(b"ee")
             pipe.close()
             assert stream.read() == b"three"
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "clip.mp4"])
+def test_pictures_and_videos_as_input_are_told_where_they_go(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+
+    for given in (tmp_path, tmp_path / name):
+        with pytest.raises(UsageError, match=r"in a column of such a file, which --image or"):
+            resolve_inputs((str(given),))
