@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from batchrun.cli import main
 from batchrun.sink import hold
+from tests.command import ROOT
 from tests.running import read_parquet, write_jsonl
 
 JOB = """
@@ -171,6 +173,33 @@ def test_what_init_writes_runs(
 
     assert summary["status"] == "completed"
     assert Path(summary["output"]).parent.samefile(folder)
+
+
+def test_what_init_writes_looks_at_the_images(folder: Path) -> None:
+    source = folder / "shapes.parquet"
+    shutil.copy(ROOT / "samples" / "shapes.parquet", source)
+    begun = CliRunner().invoke(main, ["init", "jobs/shapes.parquet", "-o", "jobs/new.toml"])
+    assert begun.exit_code == 0, begun.stderr
+    model = str(ROOT / "samples" / "shapes-vlm")
+    summary = json.loads(invoke("jobs/new.toml", "--model", model, "--json").stdout)
+
+    assert summary["media"]["used"] == 15
+    answers = read_parquet(Path(summary["output"]))
+    assert "image" not in answers[0]
+    shown = [row for row in read_parquet(source) if row["image"] is not None]
+    assert len(shown) == 15
+
+
+def test_what_init_writes_for_images_is_not_answered_blind(
+    folder: Path, tiny_model: Callable[..., Path]
+) -> None:
+    write_jsonl(folder / "seen.jsonl", [{"picture": "a.png"}, {"picture": "b.png"}])
+    begun = CliRunner().invoke(main, ["init", "jobs/seen.jsonl", "-o", "jobs/new.toml"])
+    assert begun.exit_code == 0, begun.stderr
+    flags = ("--model", str(tiny_model("llama")), "--json")
+    summary = json.loads(invoke("jobs/new.toml", *flags).stdout)
+
+    assert summary["request_counts"]["failed"] == 2
 
 
 def test_init_prints_and_replaces_nothing(folder: Path) -> None:
