@@ -20,7 +20,8 @@ class SourceConfig:
     `images` and `videos` name columns whose media go before a row's text. `sampling` holds the
     values of fields that a row leaves out, `shape` is that of answers to rows that name none,
     and `label` is asked of all rows whose answer is a choice.
-    `keep` names input columns to carry along; None is all but those of media.
+    `keep` names input columns to carry along, that of the `expected` answers among them if there is
+    one; None is all but those of media.
     """
 
     inputs: tuple[str, ...]
@@ -32,6 +33,7 @@ class SourceConfig:
     shape: Shape | None = None
     label: Label | None = None
     keep: tuple[str, ...] | None = ()
+    expected: str | None = None
     limit: int | None = None
 
 

@@ -161,6 +161,7 @@ class Flags:
             shape=self._shape(),
             label=self._label(),
             keep=self._kept(),
+            expected=self.expected,
             limit=None if self.limit is None else values.count("limit", self.limit),
         )
 

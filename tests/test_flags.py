@@ -9,6 +9,7 @@ from batchrun.config import MediaConfig, ModelConfig, RunConfig, SourceConfig
 from batchrun.errors import UsageError
 from batchrun.flags import Flags
 from batchrun.records import Sampling, Shape
+from batchrun.source import read_requests
 
 
 @pytest.fixture
@@ -165,6 +166,16 @@ def test_no_prefix_cache_is_one_of_no_bytes(rows: Path, output: Path) -> None:
     flags = Flags(prefix_cache_size="1GB", no_prefix_cache=True)
 
     assert flags.run_config([rows], output).prefix_cache_bytes == 0
+
+
+def test_a_column_of_expected_answers_that_is_not_there_is_named_by_its_flag(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text("review,stars\nfine,5\n")
+    config = Flags(prompt="{{ review }}", expected="starz").source_config([table])
+    with pytest.raises(UsageError, match=r"--expected starz: no such column; the input has"):
+        list(read_requests(config))
 
 
 @pytest.mark.parametrize(("given", "most"), [(4, 4), ("4", 4), ("auto", None), (None, None)])

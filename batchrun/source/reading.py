@@ -195,7 +195,12 @@ def _check_columns(config: SourceConfig) -> None:
     names = {name for table in tables for name in table or ()}
     if None in tables or len(tables) < len(config.inputs):
         return
-    named = {"--keep": config.keep or (), "--image": config.images, "--video": config.videos}
+    named = {
+        "--expected": () if config.expected is None else (config.expected,),
+        "--keep": config.keep or (),
+        "--image": config.images,
+        "--video": config.videos,
+    }
     for flag, name in ((flag, name) for flag, columns in named.items() for name in columns):
         if name not in names:
             raise UsageError(
