@@ -51,14 +51,7 @@ class _Asked:
 @click.option(
     "--check", "only_check", is_flag=True, help="Say what is wrong with them and run nothing."
 )
-@options.apply(options.INPUT)
-@options.apply(options.MEDIA)
-@options.apply(options.OUTPUT)
-@options.apply(options.EVALUATION)
-@options.apply(options.MODEL)
-@options.apply(options.ANSWERS)
-@options.apply(options.SPEED)
-@options.apply(options.RUN)
+@options.apply(options.EVERY)
 @click.pass_context
 def job(ctx: click.Context, /, files: tuple[str, ...], only_check: bool, **flags: Any) -> None:
     """Each FILE is a run in TOML: flags by their names, with or without the tables [prompt],

@@ -33,14 +33,7 @@ Examples:
     epilog=EXAMPLES,
 )
 @click.argument("inputs", nargs=-1, type=click.Path(), metavar="INPUT...")
-@options.apply(options.INPUT)
-@options.apply(options.MEDIA)
-@options.apply(options.OUTPUT)
-@options.apply(options.EVALUATION)
-@options.apply(options.MODEL)
-@options.apply(options.ANSWERS)
-@options.apply(options.SPEED)
-@options.apply(options.RUN)
+@options.apply(options.EVERY)
 def run(
     inputs: tuple[str, ...],
     more_inputs: tuple[str, ...],

@@ -9,18 +9,17 @@ from batchrun.options.rows import EVALUATION, INPUT, MEDIA, OUTPUT
 from batchrun.options.running import CHECK, RUN
 from batchrun.options.speed import PREFIX_CACHE_DIR, PREFIX_CACHE_SIZE, SPEED
 
+# All flags of a run, in the order of its help.
+EVERY = (*INPUT, *MEDIA, *OUTPUT, *EVALUATION, *MODEL, *ANSWERS, *SPEED, *RUN)
+
 __all__ = [
-    "ANSWERS",
     "CHECK",
-    "EVALUATION",
+    "EVERY",
     "INPUT",
     "MEDIA",
     "MODEL",
-    "OUTPUT",
     "PREFIX_CACHE_DIR",
     "PREFIX_CACHE_SIZE",
-    "RUN",
-    "SPEED",
     "GroupedCommand",
     "apply",
     "write_groups",
