@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mlx.nn as nn
 from mlx_lm.utils import load_adapters, load_model
 
 from batchrun.config import ModelConfig
@@ -17,7 +16,13 @@ def load(
     files: ModelFiles, config: ModelConfig, device: Device, words: LoadedTokenizer
 ) -> LoadedModel:
     """Raises ModelError where files are missing, damaged or do not fit together."""
-    module = _module(files, config)
+    trust = config.trust_remote_code
+    module = weights.module(
+        files,
+        "mlx-lm",
+        load=lambda path: load_model(path, lazy=True, trust_remote_code=trust)[0],
+        adapt=lambda module, adapter: load_adapters(module, str(adapter)),
+    )
     note = precision.apply(module, config.dtype, device)
     weights.read(module, files)
     return LoadedModel(
@@ -30,20 +35,3 @@ def load(
         weights_bytes=precision.weights_bytes(module),
         notes=files.notes if note is None else (*files.notes, note),
     )
-
-
-def _module(files: ModelFiles, config: ModelConfig) -> nn.Module:
-    """The model with its adapter, weights not read yet."""
-    weights.require(files)
-    try:
-        module, _ = load_model(files.path, lazy=True, trust_remote_code=config.trust_remote_code)
-    except weights.LOAD_ERRORS as error:
-        raise weights.do_not_fit(files, error, "mlx-lm") from error
-    if files.adapter is None:
-        return module
-    try:
-        module = load_adapters(module, str(files.adapter))
-    except weights.LOAD_ERRORS as error:
-        raise weights.adapter_does_not_fit(files, error) from error
-    module.eval()  # or the adapter's dropout stays on
-    return module

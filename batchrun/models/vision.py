@@ -122,7 +122,15 @@ def load(
 ) -> VisionModel:
     """Not `sees` leaves all but the language part out of memory. Raises ModelError where files are
     missing, damaged or do not fit together."""
-    module = _module(files, config)
+    trust = config.trust_remote_code
+    module = weights.module(
+        files,
+        "mlx-vlm",
+        load=lambda path: load_model(path, lazy=True, trust_remote_code=trust),
+        adapt=apply_lora_layers,
+    )
+    if _LANGUAGE not in module:
+        raise ModelError(f"{files.name} is not a model that answers in text; choose another")
     if not sees:
         _keep_language_only(module)
     note = precision.apply(module, config.dtype, device)
@@ -139,25 +147,6 @@ def load(
         notes=files.notes if note is None else (*files.notes, note),
         encoder=Encoder(module),
     )
-
-
-def _module(files: ModelFiles, config: ModelConfig) -> nn.Module:
-    """The model with its adapter, weights not read yet."""
-    weights.require(files)
-    try:
-        module = load_model(files.path, lazy=True, trust_remote_code=config.trust_remote_code)
-    except weights.LOAD_ERRORS as error:
-        raise weights.do_not_fit(files, error, "mlx-vlm") from error
-    if _LANGUAGE not in module:
-        raise ModelError(f"{files.name} is not a model that answers in text; choose another")
-    if files.adapter is None:
-        return module
-    try:
-        module = apply_lora_layers(module, files.adapter)
-    except weights.LOAD_ERRORS as error:
-        raise weights.adapter_does_not_fit(files, error) from error
-    module.eval()  # or the adapter's dropout stays on
-    return module
 
 
 def _keep_language_only(module: nn.Module) -> None:
