@@ -2,40 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from batchrun.models.parts import Processed
 from batchrun.models.processor import Clip, Picture
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-
-class Part(Protocol):
-    """Tokens from `start` up to `end` that stand for media, by their numbers among the pictures and
-    then the clips: one of them, or all where the processor's arrays cannot be told apart."""
-
-    @property
-    def start(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
-
-    @property
-    def sources(self) -> tuple[int, ...]: ...
-
-    @property
-    def inputs(self) -> dict[str, npt.NDArray[Any]]: ...
-
-
-class Processed(Protocol):
-    """A prompt's token ids, and the parts of it that stand for media, in order of place."""
-
-    @property
-    def token_ids(self) -> list[int]: ...
-
-    @property
-    def parts(self) -> Sequence[Part]: ...
 
 
 class Processor(Protocol):

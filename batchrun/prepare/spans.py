@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from batchrun.errors import RowError
+from batchrun.models.parts import Part, Processed
 from batchrun.models.processor import Clip, Picture
 from batchrun.prepare.media import Decoded
-from batchrun.prepare.processor import Part, Processed, Processor
+from batchrun.prepare.processor import Processor
 from batchrun.prepare.tokenizer import BosRule, row_error
 from batchrun.records import Media, MediaSpan
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from batchrun.models.parts import Part, Processed
 from batchrun.models.processor import Clip, Picture
 from tests.prepare.conftest import CHATML, tokenizer
 
@@ -19,20 +19,6 @@ LISTS = (
     "{% endfor %}{% endif %}</s>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-
-
-@dataclass(frozen=True)
-class FakePart:
-    start: int
-    end: int
-    sources: tuple[int, ...]
-    inputs: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FakeProcessed:
-    token_ids: list[int]
-    parts: list[FakePart]
 
 
 class FakeProcessor:
@@ -57,7 +43,7 @@ class FakeProcessor:
     def render(self, messages: list[dict[str, Any]], **options: Any) -> str:
         return str(self._template.apply_chat_template(messages, tokenize=False, **options))
 
-    def process(self, text: str, pictures: list[Picture], clips: list[Clip]) -> FakeProcessed:
+    def process(self, text: str, pictures: list[Picture], clips: list[Clip]) -> Processed:
         if self._fails is not None:
             raise ValueError(self._fails)
         self.num_processed += 1
@@ -66,7 +52,7 @@ class FakeProcessor:
             VIDEO: [(len(pictures) + n, clip.frames) for n, clip in enumerate(clips)],
         }
         token_ids: list[int] = []
-        parts: list[FakePart] = []
+        parts: list[Part] = []
         for char in text:
             if char not in waiting:
                 token_ids += tokenizer(CHATML).encode(char)
@@ -74,8 +60,8 @@ class FakeProcessor:
             source, pixels = waiting[char].pop(0)
             start = len(token_ids)
             token_ids += [7] * max(pixels.size // 300, 1)
-            parts.append(FakePart(start, len(token_ids), (source,), {"pixel_values": pixels}))
-        return FakeProcessed(token_ids, parts[:-1] if self._forgets else parts)
+            parts.append(Part(start, len(token_ids), (source,), {"pixel_values": pixels}))
+        return Processed(token_ids, parts[:-1] if self._forgets else parts)
 
 
 def _pixels(picture: Picture) -> Any:

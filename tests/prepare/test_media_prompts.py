@@ -11,13 +11,14 @@ import pytest
 from PIL import Image
 
 from batchrun.errors import RowError
+from batchrun.models.parts import Processed
 from batchrun.models.processor import Clip, Picture
 from batchrun.prepare import Preparer
 from batchrun.prepare.spans import MediaTokens
 from batchrun.prepare.tokenizer import BosRule
 from batchrun.records import Failure, Prompt, Request
 from tests.prepare.conftest import CHATML, chat, completion, text_of, tokenizer, turn
-from tests.prepare.fakes import LISTS, FakeProcessed, FakeProcessor
+from tests.prepare.fakes import LISTS, FakeProcessor
 from tests.prepare.media.builders import data_url, encoded, video
 
 RED = encoded(Image.new("RGB", (30, 20), "red"))
@@ -110,7 +111,7 @@ def test_begins_alike_only_with_the_same_image(sight: Sight) -> None:
 class Padding(FakeProcessor):
     """Makes all images of a row as high as its highest."""
 
-    def process(self, text: str, pictures: list[Picture], clips: list[Clip]) -> FakeProcessed:
+    def process(self, text: str, pictures: list[Picture], clips: list[Clip]) -> Processed:
         made = super().process(text, pictures, clips)
         highest = max(picture.image.height for picture in pictures)
         for part in made.parts:
