@@ -126,7 +126,7 @@ class Prefill:
         """One pass for the prefixes of several sequences, where that can be; returns the tokens
         fed."""
         total = 0
-        for first, done in self._pool.begin_together(reversed(self._firsts), max_tokens):
+        for first, done in self._pool.compute_together(reversed(self._firsts), max_tokens):
             self._firsts.remove(first)
             self._states[id(done.prefix)] = done.state
             first.cached_tokens -= done.num_fed

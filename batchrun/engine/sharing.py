@@ -165,36 +165,46 @@ class PrefixPool:
         inputs = PromptInputs(self._model, self._features, [prompt], [start], [length])
         return PrefixJob(self._model, prefix, inputs, base, self._traits, seconds, num_read)
 
-    def begin_together(
+    def compute_together(
         self, wanted: Iterable[Sequence], max_tokens: int
     ) -> list[tuple[Sequence, Computed]]:
         """Compute the prefixes of the first of `wanted` and of those after it that can go in one
         pass of `max_tokens`, padding included; none where that is not for more than one."""
-        together: list[Sequence] = []
-        base: PrefixState | None = None
-        for sequence in wanted if self._is_plain else ():
-            prefix = sequence.prompt.prefix
-            if prefix is None or self._find(prefix.token_ids) is not None:
-                break
-            if len(self.missing(prefix)) != 1:
-                break
-            above = self.get(prefix.parent)
-            if together and above is not base:
-                break
-            base = above
-            lengths = [s.prompt.prefix_length for s in (*together, sequence)]
-            start = base.length if base else 0
-            if (max(lengths) - start) * len(lengths) > max_tokens:
-                break
-            together.append(sequence)
-        if len(together) < 2:
+        members = self._siblings(wanted, max_tokens) if self._is_plain else []
+        if len(members) < 2:
             return []
-        pairs = [(s.prompt.prefix, s.prompt) for s in together if s.prompt.prefix]
-        above_kept = self._kept.get(_key(pairs[0][0].parent))
-        spent = above_kept.seconds if above_kept else 0.0
+        pairs = [(prefix, sequence.prompt) for sequence, prefix in members]
+        above = self._kept.get(_key(pairs[0][0].parent))
+        base, spent = (above.state, above.seconds) if above else (None, 0.0)
         computed = siblings.compute(self._model, self._features, self._traits, base, pairs)
         done = [self.keep(replace(one, seconds=spent + one.seconds)) for one in computed]
-        return list(zip(together, done, strict=True))
+        return [(sequence, one) for (sequence, _), one in zip(members, done, strict=True)]
+
+    def _siblings(
+        self, wanted: Iterable[Sequence], max_tokens: int
+    ) -> list[tuple[Sequence, Prefix]]:
+        """The first of `wanted` and those after it, as far as their prefixes have all to be
+        computed from where the same one ends, in one pass."""
+        members: list[tuple[Sequence, Prefix]] = []
+        longest, above = 0, None
+        for sequence in wanted:
+            prefix = sequence.prompt.prefix
+            if prefix is None or not self._only_lacks(prefix):
+                break
+            if members and self.get(prefix.parent) is not above:
+                break
+            above = self.get(prefix.parent)
+            own = len(prefix.token_ids) - (above.length if above else 0)
+            longest = max(longest, own)
+            if longest * (len(members) + 1) > max_tokens:
+                break
+            members.append((sequence, prefix))
+        return members
+
+    def _only_lacks(self, prefix: Prefix) -> bool:
+        """Whether it has to be computed, and nothing that it goes on from, nor is any of it
+        stored."""
+        return self.missing(prefix) == [prefix] and self._find(prefix.token_ids) is None
 
     def keep(self, done: Computed) -> Computed:
         """Take in a finished prefix, and store it if any of it had to be computed. Returns it as it

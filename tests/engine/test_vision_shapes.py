@@ -24,18 +24,6 @@ each_kind = pytest.mark.parametrize("kind", tinyvision.KINDS)
 LABELS = Shape("choice", json.dumps(["yes", "no", "maybe"]))
 
 
-@pytest.fixture(scope="module")
-def tiny_vision(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    built: dict[str, Path] = {}
-
-    def get(kind: str) -> Path:
-        if kind not in built:
-            built[kind] = tinyvision.build(kind, tmp_path_factory.mktemp(kind))
-        return built[kind]
-
-    return get
-
-
 def shaped(path: Path, prompt: Prompt, shape: Shape, label: str | None = None) -> Prompt:
     words = seeing.words(path)
     grammars = Grammars(words.tokenizer, words.eos_token_ids, None)
