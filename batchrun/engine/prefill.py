@@ -9,8 +9,9 @@ from batchrun.engine.features import FeatureCache
 from batchrun.engine.inputs import PromptInputs
 from batchrun.engine.kv import CacheTraits, Model, PrefillCaches
 from batchrun.engine.plainkv import PrefixState
+from batchrun.engine.prefixing import PrefixJob
 from batchrun.engine.row import Sequence
-from batchrun.engine.sharing import PrefixJob, PrefixPool
+from batchrun.engine.sharing import PrefixPool
 
 
 class Prefill:

@@ -1,11 +1,10 @@
-"""Shared prefixes: each is prefilled once, alone, up to exactly where it ends, and the caches of
-that moment serve every prompt that begins so, whatever kind of layers a model has. What an earlier
-run left on disk is not computed at all.
+"""Shared prefixes: each is prefilled once, up to exactly where it ends, and the caches of that moment
+serve every prompt that begins so, whatever kind of layers a model has. What an earlier run left on
+disk is not computed at all.
 """
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -14,13 +13,12 @@ from typing import Any, Protocol
 
 from mlx_lm.models.cache import KVCache
 
-from batchrun.engine import siblings
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.inputs import PromptInputs
-from batchrun.engine.kv import CacheTraits, Model, PrefixCaches, is_plain
+from batchrun.engine.kv import CacheTraits, Model, is_plain
 from batchrun.engine.plainkv import PrefixKV, PrefixState
+from batchrun.engine.prefixing import Computed, PrefixJob, compute_together
 from batchrun.engine.row import Sequence
-from batchrun.engine.siblings import Computed
 from batchrun.engine.stats import EngineStats
 from batchrun.records import Prefix, Prompt
 
@@ -49,59 +47,6 @@ class Store(Protocol):
     def find(self, token_ids: list[int]) -> Any: ...
     def load(self, found: Any) -> list[Any] | None: ...
     def save(self, token_ids: list[int], caches: list[Any], seconds: float) -> None: ...
-
-
-class PrefixJob:
-    """A prefix that is being computed, from where `base` ends, of which `num_read` tokens came from
-    disk; `seconds` counts from its first token on."""
-
-    def __init__(
-        self,
-        model: Model,
-        prefix: Prefix,
-        inputs: PromptInputs,
-        base: PrefixState | None,
-        traits: CacheTraits,
-        seconds: float,
-        num_read: int,
-    ):
-        self.prefix = prefix
-        self.num_read = num_read
-        self.seconds = seconds
-        self.num_fed = 0
-        self._model = model
-        self._inputs = inputs
-        self._base = base
-        self._start = base.length if base else 0
-        self._caches = PrefixCaches(model, base, traits)
-
-    @property
-    def _num_left(self) -> int:
-        return len(self.prefix.token_ids) - self._start - self.num_fed
-
-    @property
-    def is_done(self) -> bool:
-        return self._num_left <= 0
-
-    def step(self, max_tokens: int) -> int:
-        """Feed the next chunk, if there is one; returns its tokens."""
-        width = min(max_tokens, self._num_left)
-        if width <= 0:
-            return 0
-        start = time.perf_counter()
-        chunk = self._inputs.chunk(self.num_fed, self.num_fed + width)
-        self._model(chunk.tokens, self._caches.layers, chunk.given)
-        self._caches.evaluate()
-        self.num_fed += width
-        self.seconds += time.perf_counter() - start
-        return width
-
-    def computed(self) -> Computed:
-        """The prefix, once it is done."""
-        is_read = self._base is not None and not self.num_fed
-        state = self._base if is_read else self._caches.state(self._start + self.num_fed)
-        assert state is not None
-        return Computed(self.prefix, state, self.seconds, self.num_fed)
 
 
 class PrefixPool:
@@ -176,7 +121,7 @@ class PrefixPool:
         pairs = [(prefix, sequence.prompt) for sequence, prefix in members]
         above = self._kept.get(_key(pairs[0][0].parent))
         base, spent = (above.state, above.seconds) if above else (None, 0.0)
-        computed = siblings.compute(self._model, self._features, self._traits, base, pairs)
+        computed = compute_together(self._model, self._features, self._traits, base, pairs)
         done = [self.keep(replace(one, seconds=spent + one.seconds)) for one in computed]
         return [(sequence, one) for (sequence, _), one in zip(members, done, strict=True)]
 

@@ -1,5 +1,5 @@
-"""Shared prefixes that are computed together: short ones after the same prefix or none, as those of
-many images or documents are, in one pass over all of them."""
+"""How shared prefixes are computed: each alone, in chunks, on caches of any kind; or in one pass over
+several short ones after the same prefix or none, as those of many images are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.inputs import PromptInputs
-from batchrun.engine.kv import CacheTraits, Model, PrefillCaches
+from batchrun.engine.kv import CacheTraits, Model, PrefillCaches, PrefixCaches
 from batchrun.engine.plainkv import PrefillKV, PrefixKV, PrefixState
 from batchrun.records import Prefix, Prompt
 
@@ -26,7 +26,60 @@ class Computed:
     num_fed: int
 
 
-def compute(
+class PrefixJob:
+    """A prefix that is being computed, from where `base` ends, of which `num_read` tokens came from
+    disk; `seconds` counts from its first token on."""
+
+    def __init__(
+        self,
+        model: Model,
+        prefix: Prefix,
+        inputs: PromptInputs,
+        base: PrefixState | None,
+        traits: CacheTraits,
+        seconds: float,
+        num_read: int,
+    ):
+        self.prefix = prefix
+        self.num_read = num_read
+        self.seconds = seconds
+        self.num_fed = 0
+        self._model = model
+        self._inputs = inputs
+        self._base = base
+        self._start = base.length if base else 0
+        self._caches = PrefixCaches(model, base, traits)
+
+    @property
+    def _num_left(self) -> int:
+        return len(self.prefix.token_ids) - self._start - self.num_fed
+
+    @property
+    def is_done(self) -> bool:
+        return self._num_left <= 0
+
+    def step(self, max_tokens: int) -> int:
+        """Feed the next chunk, if there is one; returns its tokens."""
+        width = min(max_tokens, self._num_left)
+        if width <= 0:
+            return 0
+        start = time.perf_counter()
+        chunk = self._inputs.chunk(self.num_fed, self.num_fed + width)
+        self._model(chunk.tokens, self._caches.layers, chunk.given)
+        self._caches.evaluate()
+        self.num_fed += width
+        self.seconds += time.perf_counter() - start
+        return width
+
+    def computed(self) -> Computed:
+        """The prefix, once it is done."""
+        is_read = self._base is not None and not self.num_fed
+        state = self._base if is_read else self._caches.state(self._start + self.num_fed)
+        assert state is not None
+        return Computed(self.prefix, state, self.seconds, self.num_fed)
+
+
+def compute_together(
     model: Model,
     features: FeatureCache,
     traits: CacheTraits,
