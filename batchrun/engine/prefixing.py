@@ -1,5 +1,5 @@
-"""How shared prefixes are computed: each alone, in chunks, on caches of any kind; or in one pass over
-several short ones after the same prefix or none, as those of many images are."""
+"""How shared prefixes are computed: each alone, in chunks, on caches of any kind; or in one pass
+over several short ones after the same prefix or none, as those of many images are."""
 
 from __future__ import annotations
 

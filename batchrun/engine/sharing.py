@@ -1,6 +1,6 @@
-"""Shared prefixes: each is prefilled once, up to exactly where it ends, and the caches of that moment
-serve every prompt that begins so, whatever kind of layers a model has. What an earlier run left on
-disk is not computed at all.
+"""Shared prefixes: each is prefilled once, up to exactly where it ends, and the caches of that
+moment serve every prompt that begins so, whatever kind of layers a model has. What an earlier run
+left on disk is not computed at all.
 """
 
 from __future__ import annotations
