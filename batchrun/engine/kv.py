@@ -20,6 +20,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
+from batchrun.engine.budget import is_worth_sharing
 from batchrun.engine.plainkv import PrefillKV, PrefixKV, PrefixState
 from batchrun.engine.ring import Ring
 from batchrun.engine.ringkv import RingKV
@@ -168,13 +169,13 @@ class DecodeCaches:
             return
         first_row = self.ring.rows
         prefixes = [new.prefixes[pick] for pick in picks]
-        lengths = [new.lengths[pick] for pick in picks]
-        if not self._traits.shares:
-            copied = [prefix.length if prefix else 0 for prefix in prefixes]
-            lengths = [sum(both) for both in zip(copied, lengths, strict=True)]
-            prefixes = [None] * len(picks)
+        shared = [self._shared(prefix) for prefix in prefixes]
+        lengths = [
+            new.lengths[pick] + (prefix.length if prefix and not state else 0)
+            for pick, prefix, state in zip(picks, prefixes, shared, strict=True)
+        ]
         self._fit(max([*self.ring.lengths, *lengths]) + 1)
-        self.ring.append(lengths, [prefix and (prefix.packed or prefix) for prefix in prefixes])
+        self.ring.append(lengths, [state and (state.packed or state) for state in shared])
         if not self.layers:
             self.layers = [
                 RingKV(self.ring, index, self._traits.kv_bits)
@@ -184,8 +185,10 @@ class DecodeCaches:
             ]
         for index, (layer, other) in enumerate(zip(self.layers, new.layers, strict=True)):
             if isinstance(layer, RingKV):
-                if other.keys is not None:
-                    layer.extend(first_row, other.keys, other.values, picks)
+                rows = zip(picks, shared, strict=True)
+                layer.extend(
+                    first_row, [other.row(pick, with_prefix=not state) for pick, state in rows]
+                )
                 continue
             if list(picks) != list(range(len(new.lengths))):
                 other.filter(mx.array(picks))
@@ -208,6 +211,11 @@ class DecodeCaches:
         """A row has ended; until `filter` it stays in the batch but need not be kept."""
         if self._traits.batched:
             self.ring.retire(row)
+
+    def _shared(self, prefix: PrefixState | None) -> PrefixState | None:
+        """`prefix` if its rows share one copy of it."""
+        is_shared = prefix and self._traits.shares and is_worth_sharing(prefix.length)
+        return prefix if is_shared else None
 
     def begin_step(self) -> None:
         """Before the model takes one more token of every row."""

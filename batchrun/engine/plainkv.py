@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
+from itertools import chain, islice, repeat
 from typing import Any
 
 import mlx.core as mx
@@ -157,6 +158,22 @@ class PrefillKV:
             values = mx.concatenate([self.values, values], axis=2)
         self.keys, self.values = keys, values
         return keys, values
+
+    def row(self, row: int, *, with_prefix: bool) -> tuple[mx.array, mx.array] | None:
+        """Keys and values of one row, (KV heads, tokens, size) each, after those of its prefix or
+        without; None if there are none."""
+        prefix = self._prefix_of(row) if with_prefix else None
+        parts = [(prefix.keys[0], prefix.values[0])] if prefix else []
+        if self.keys is not None and self.values is not None:
+            parts.append((self.keys[row], self.values[row]))
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        keys, values = (mx.concatenate(both, axis=1) for both in zip(*parts, strict=True))
+        return keys, values
+
+    def _prefix_of(self, row: int) -> PrefixKV | None:
+        of_rows = chain.from_iterable(repeat(prefix, rows) for prefix, rows in self.groups)
+        return next(islice(of_rows, row, None))
 
     def with_prefix(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """`keys` and `values` of every row after a copy of the prefix."""

@@ -69,11 +69,14 @@ class RingKV:
             self.keys = tuple(_relayout(part, change) for part in self.keys)
             self.values = tuple(_relayout(part, change) for part in self.values)
 
-    def extend(self, first_row: int, keys: mx.array, values: mx.array, picks: Many[int]) -> None:
-        """Copy rows `picks` of right-padded `keys` and `values` into the rows from `first_row`
-        on, whose lengths the ring already knows."""
-        self.keys = self._copy(self.keys, first_row, keys, picks)
-        self.values = self._copy(self.values, first_row, values, picks)
+    def extend(self, first_row: int, rows: Many[tuple[mx.array, mx.array] | None]) -> None:
+        """Copy `rows`, each one's keys and values, (KV heads, tokens, head size) and padded on the
+        right, or None, into those from `first_row` on, whose lengths the ring already knows."""
+        for number, row in enumerate(rows, start=first_row):
+            if row is not None:
+                keys, values = row
+                self.keys = self._copy(self.keys, number, keys)
+                self.values = self._copy(self.values, number, values)
 
     def filter(self, keep: Many[int]) -> None:
         """Rows already in place cost nothing. `keep` must not move a row over one that is
@@ -94,13 +97,12 @@ class RingKV:
             part[: self.ring.rows, :, head : head + 1] = new_part
         return buffer
 
-    def _copy(self, buffer: Parts | None, first_row: int, new: mx.array, picks: Many[int]) -> Parts:
+    def _copy(self, buffer: Parts | None, row: int, new: mx.array) -> Parts:
         parts = kvbits.pack(new, self.kv_bits)
         buffer = self._with_room(buffer, parts)
-        for row, pick in enumerate(picks, start=first_row):
-            for column, token, count in self.ring.spans(self.ring.lengths[row]):
-                for part, new_part in zip(buffer, parts, strict=True):
-                    part[row, :, column : column + count] = new_part[pick, :, token : token + count]
+        for column, token, count in self.ring.spans(self.ring.lengths[row]):
+            for part, new_part in zip(buffer, parts, strict=True):
+                part[row, :, column : column + count] = new_part[:, token : token + count]
         return buffer
 
     def _with_room(self, buffer: Parts | None, like: Parts) -> Parts:
@@ -108,7 +110,7 @@ class RingKV:
         return tuple(map(self._with_capacity, old, like))
 
     def _with_capacity(self, buffer: mx.array | None, like: mx.array) -> mx.array:
-        _, heads, _, size = like.shape
+        heads, _, size = like.shape[-3:]
         if buffer is None:
             return mx.zeros((self.ring.capacity, heads, self.ring.columns, size), like.dtype)
         missing = self.ring.capacity - buffer.shape[0]

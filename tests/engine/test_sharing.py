@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchrun.engine import Engine
+from batchrun.engine import Engine, budget
 from batchrun.records import Prefix, Prompt
 from tests import tiny
 from tests.engine.fakes import prompt, run
@@ -73,8 +73,11 @@ def check(model, prompts, **options):
     return runner, counted
 
 
+# What is shared in decoding: all prefixes, the longer ones of a batch, none.
+@pytest.mark.parametrize("shared_from", [1, 50, 1000])
 @pytest.mark.parametrize("kind", tiny.KINDS)
-def test_groups_loners_and_nested_prefixes_in_one_batch(kind, tiny_model):
+def test_groups_loners_and_nested_prefixes_in_one_batch(kind, shared_from, tiny_model, monkeypatch):
+    monkeypatch.setattr(budget, "SHARED_FROM", shared_from)
     rng = random.Random(kind)
     outer = Prefix(some_ids(rng, 60), 3)
     inner = Prefix(outer.token_ids + some_ids(rng, 45), 4, outer)
@@ -117,6 +120,7 @@ def test_any_groups(kind, tiny_model, data):
             max_tokens=data.draw(st.integers(1, 12), label="max_tokens"),
             ignore_eos=True,
         )
+    budget.SHARED_FROM = data.draw(st.sampled_from([1, 25, 1000]), label="shared from")
     seqs = data.draw(st.integers(1, 8), label="max_num_seqs")
     check(load(tiny_model(kind)), prompts, max_num_seqs=seqs, max_num_batched_tokens=64)
 
@@ -167,8 +171,12 @@ def test_the_budget_counts_a_shared_prefix_once(tiny_model):
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
-@pytest.mark.parametrize("lengths", [[2, 2], [1, 2], [2, 2, 1]])
-def test_prompts_of_one_or_two_tokens_after_a_prefix_of_one(kind, lengths, tiny_model):
+@pytest.mark.parametrize("shared_from", [1, 1000])
+@pytest.mark.parametrize("lengths", [[2, 2], [1, 2], [2, 2, 1], [1, 1]])
+def test_prompts_of_one_or_two_tokens_after_a_prefix_of_one(
+    kind, shared_from, lengths, tiny_model, monkeypatch
+):
+    monkeypatch.setattr(budget, "SHARED_FROM", shared_from)
     rng = random.Random(kind)
     prefix = Prefix(some_ids(rng, 1), len(lengths))
     prompts = rows_of(prefix, [some_ids(rng, length) for length in lengths], 0, max_tokens=3)
