@@ -92,7 +92,8 @@ def _python(command: list[object], written: Path, **environment: str) -> Ended:
     )
     seconds = time.perf_counter() - start
     lines = written.read_text(encoding="utf-8").splitlines()
-    return Ended(json.loads(done.stdout), list(map(json.loads, lines)), started_at, seconds)
+    printed = done.stdout.splitlines()[-1]  # after what libraries have to say
+    return Ended(json.loads(printed), list(map(json.loads, lines)), started_at, seconds)
 
 
 def _text(line: Line) -> str:
