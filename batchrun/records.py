@@ -369,7 +369,8 @@ class Answer:
 class Result:
     """What is written: one row's choice with its answer, or a row with its error.
 
-    `key` is None for a row that failed before it had one.
+    `key` is None for a row that failed before it had one, `correct` where nobody asked whether the
+    answer is right, or it cannot be said.
     """
 
     row: Row
@@ -378,3 +379,4 @@ class Result:
     finished_at: float = 0.0
     is_chat: bool = True
     key: str | None = None
+    correct: bool | None = None
