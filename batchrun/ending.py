@@ -48,7 +48,10 @@ def finish(
 ) -> Summary:
     """Write what the run came to. Raises RunError where output or report cannot be written."""
     judge = _judge(config, journal)
-    evaluation = None if judge is None else tally(journal.results(), judge)
+    evaluation = None
+    if judge is not None:
+        judged = judge.judged(journal.results())
+        evaluation = tally(meter.recorder.wrong_among(judged, judge.column), judge)
     if ended.outcome == "finished":
         with meter.phase("write"):
             # The output carries the report as it stands before this is written.

@@ -193,12 +193,14 @@ class Media:
 
     `digest` (32 bytes) is of the decoded pixels with their size, and of how they were processed.
     `token_ids` are what stands for it in a prompt, `inputs` the processor's arrays under the names
-    that the model takes them by. Prompts with the same image share the object.
+    that the model takes them by. `thumbnail` is a small JPEG of an image, for people. Prompts with
+    the same image share the object.
     """
 
     digest: bytes
     token_ids: list[int]
     inputs: dict[str, npt.NDArray[Any]]
+    thumbnail: bytes = b""
 
     @property
     def nbytes(self) -> int:

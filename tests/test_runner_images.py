@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import shutil
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageDraw
 
 import batchrun
 from batchrun.report.summary import Summary
@@ -35,8 +39,6 @@ def run(source: Path, output: Path, **flags: Any) -> Summary:
 
 def disc(path: Path, colour: str, size: tuple[int, int] = (84, 84)) -> Path:
     """One disc in the middle of a white picture."""
-    from PIL import Image, ImageDraw
-
     image = Image.new("RGB", size, "white")
     width, height = size
     radius = min(width, height) // 4
@@ -97,6 +99,23 @@ def test_images_alike_but_for_their_colour_in_one_run_and_the_next(tmp_path: Pat
     source = write_jsonl(tmp_path / "in.jsonl", [row(COLOUR, f"{one}.png") for one in COLOURS])
     run(source, tmp_path / "all.jsonl")
     assert texts(tmp_path / "all.jsonl") == list(COLOURS)
+
+
+def test_the_page_shows_a_small_picture_and_what_was_wrong(tmp_path: Path) -> None:
+    disc(tmp_path / "red.png", "red", (300, 300))
+    rows = [{**row(COLOUR, "red.png"), "label": label} for label in ("red", "green")]
+    source = write_jsonl(tmp_path / "in.jsonl", rows)
+    run(source, tmp_path / "out.parquet", expected="label", metric="choice")
+    report = json.loads((tmp_path / "out.report.json").read_text())["figures"]
+    (sample,), (wrong,) = report["samples"], report["wrong"]
+    (shown,) = sample["images"]
+    image = Image.open(BytesIO(base64.b64decode(shown))).convert("RGB")
+
+    assert image.size == (96, 96)
+    red, green, blue = image.getpixel((48, 48))
+    assert red > 150 > 100 > max(green, blue)
+    assert (wrong["expected"], wrong["answer"]) == ("green", "red")
+    assert shown in (tmp_path / "out.report.html").read_text()
 
 
 def test_a_picture_that_changes_under_its_name_is_a_new_row(tmp_path: Path) -> None:
