@@ -71,6 +71,8 @@ def export(output: str, target: str) -> None:
     .jsonl (OpenAI's batch output lines) or .csv.
 
     A Parquet output does not say which rows were completions: as .jsonl, all look like chats.
+    Texts go into a .csv as they are: spreadsheets take one that begins with =, +, - or @ for a
+    formula, so do not open there what you do not trust.
     """
     from batchrun.sink.export import export as write
 

@@ -177,18 +177,30 @@ def test_a_clock_that_jumps_changes_no_duration(
     assert all(seconds >= 0 for seconds in summary.elapsed.values())
 
 
-def test_a_page_that_cannot_be_written_changes_nothing_else(
+@pytest.mark.parametrize("step", ["render_page", "write_page"])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RunError("the disk is full"), "the disk is full"),
+        (OSError(28, "No space left"), "[Errno 28] No space left"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+    ],
+)
+def test_a_page_that_cannot_be_made_changes_nothing_else(
     run: Callable[..., Summary],
     output: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    step: str,
+    error: Exception,
+    said: str,
 ) -> None:
     def fail(*args: Any) -> None:
-        raise RunError("cannot write the page: the disk is full")
+        raise error
 
-    monkeypatch.setattr(page, "write_page", fail)
+    monkeypatch.setattr(page, step, fail)
     summary = run([{"prompt": "a"}])
 
     assert (summary.status, summary.exit_status) == ("completed", 0)
     assert output.exists()
-    assert "Note: cannot write the page: the disk is full" in capsys.readouterr().err
+    assert f"out.report.html: {said}\n" in capsys.readouterr().err
