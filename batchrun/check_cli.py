@@ -58,17 +58,19 @@ def tell_faults(config: RunConfig, with_plan: bool, as_json: bool) -> int:
     """Reads every row, prints a line for each fault, and returns how many there are."""
     from batchrun.check import at_hand
     from batchrun.check import check as check_rows
-    from batchrun.several import parts
+    from batchrun.several import check_media, parts
 
     if with_plan and config.model_map:
         raise UsageError("--plan is for one model: leave out --model-map")
     verdicts = _Verdicts(config, as_json)
-    models = []
-    for part, rows in parts(config):
-        models.append(at_hand(part))
-        prompts = verdicts.of(check_rows(rows, models[-1].preparer if models[-1] else None))
+    asked = parts(config)
+    models = [at_hand(part) for part, _ in asked]
+    # What is not here yet may well see.
+    check_media(config, (model is None or model.preparer.takes_media for model in models))
+    for (_, rows), model in zip(asked, models, strict=True):
+        prompts = verdicts.of(check_rows(rows, model.preparer if model else None))
         if with_plan:
-            click.echo(_plan(prompts, config.window, models[-1], as_json))
+            click.echo(_plan(prompts, config.window, model, as_json))
         deque(prompts, maxlen=0)
     verdicts.tell_rest()
     counts = f"{verdicts.faults.total():,} of {verdicts.rows:,}"

@@ -488,6 +488,15 @@ def test_check_finds_what_the_flags_make_of_rows(
     assert "Rows that are not scored, with nothing in --expected label: 1.\n" in done.stderr
 
 
+def test_check_says_when_no_model_sees(folder: Path, tiny_model: Callable[..., Path]) -> None:
+    (folder / "data.csv").write_text("text,image\nhello,a.png\n")
+    flags = f"--prompt '{{{{ text }}}}' --image image --model {tiny_model('llama')}"
+    done = invoke(f"batchrun check data.csv {flags}")
+
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--image needs a model that takes images: choose one with --model" in done.stderr
+
+
 def test_check_looks_at_each_row_with_its_own_model(
     folder: Path, tiny_model: Callable[..., Path]
 ) -> None:

@@ -227,9 +227,10 @@ def test_what_init_writes_for_images_is_not_answered_blind(
     begun = CliRunner().invoke(main, ["init", "jobs/seen.jsonl", "-o", "jobs/new.toml"])
     assert begun.exit_code == 0, begun.stderr
     flags = ("--model", str(tiny_model("llama")), "--json")
-    summary = json.loads(invoke("jobs/new.toml", *flags).stdout)
+    done = invoke("jobs/new.toml", *flags)
 
-    assert summary["request_counts"]["failed"] == 2
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--image needs a model that takes images" in done.stderr
 
 
 def test_init_prints_and_replaces_nothing(folder: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 import batchrun
+from batchrun.errors import UsageError
 from batchrun.report.summary import Summary
 from samples.shapes.draw import picture
 from samples.shapes.evaluate import held_out
@@ -162,6 +163,16 @@ def test_several_questions_on_one_image_encode_it_once_and_never_the_next_night(
     alone = run(source, tmp_path / "alone.jsonl", max_num_seqs=1, no_prefix_cache=True, window=1)
     assert alone.request_counts.completed == 9
     assert texts(tmp_path / "out.jsonl") == texts(tmp_path / "alone.jsonl")
+
+
+@pytest.mark.parametrize("flags", [{"image": "picture"}, {"video": ["picture"]}])
+def test_columns_of_images_need_a_model_that_sees(tmp_path: Path, flags: dict[str, Any]) -> None:
+    rows = [{"picture": "red.png", "word": "a"}]
+    source = write_jsonl(tmp_path / "in.jsonl", rows)
+    with pytest.raises(UsageError, match="needs a model that takes images: leave out --text-only"):
+        run(source, tmp_path / "out.parquet", text_only=True, prompt="{{ word }}", **flags)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_text_alone_and_a_model_without_its_eyes(tmp_path: Path) -> None:
