@@ -163,7 +163,8 @@ class Request:
     is after the prompt. `prompt_logprobs` asks for the log-probabilities of the prompt's own
     tokens, and of so many of the likeliest at their places; `echo` repeats the prompt before the
     answer. `tool_choice` is auto, required or the name of a tool.
-    `model` is what the row calls the model, which decides nothing.
+    `model` is what the row calls the model, which decides nothing. `is_blank` says that it was made
+    of data in which there was nothing.
     """
 
     row: Row
@@ -180,6 +181,7 @@ class Request:
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     model: str | None = None
+    is_blank: bool = False
 
     @property
     def is_chat(self) -> bool:
