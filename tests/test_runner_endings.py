@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import batchrun
-from batchrun import models, sink
+from batchrun import device, ending, models, runner, sink
 from batchrun.models import LoadedModel
+from batchrun.report import page
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
 from tests.running import read_jsonl, read_parquet, read_summary, texts
@@ -295,6 +296,56 @@ def test_a_signal_while_the_weights_load_ends_the_run_before_its_first_row(
     summary = run(good(5))
     assert (summary.exit_status, summary.request_counts.completed) == (4, 0)
     assert not output.exists()
+
+
+def interrupted(step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step`, with a SIGTERM before it the first time: a second one would end this process."""
+    signals = iter([signal.SIGTERM])
+
+    def taken(*args: Any, **options: Any) -> Any:
+        for number in signals:
+            signal.raise_signal(number)
+        return step(*args, **options)
+
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("room", "step"),
+    [
+        (models, "locate"),
+        (models, "load_tokenizer"),
+        (sink, "Journal"),
+        (device, "prepare"),
+        (runner, "Ledger"),
+        (runner, "Engine"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_signal_before_the_first_row_saves_what_there_is_and_ends_with_4(
+    run: Callable[..., Summary], output: Path, monkeypatch: pytest.MonkeyPatch, room: Any, step: str
+) -> None:
+    with monkeypatch.context() as during:
+        during.setattr(room, step, interrupted(vars(room)[step]))
+        summary = run(good(5))
+    assert (summary.exit_status, summary.request_counts.completed) == (4, 0)
+    assert not output.exists()
+    assert run(good(5)).exit_status == 0
+
+
+@pytest.mark.parametrize(
+    ("room", "step"),
+    [(ending, "tally"), (ending, "report_text"), (ending, "write_report"), (page, "render_page")],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_signal_after_the_last_row_changes_nothing(
+    run: Callable[..., Summary], output: Path, monkeypatch: pytest.MonkeyPatch, room: Any, step: str
+) -> None:
+    monkeypatch.setattr(room, step, interrupted(vars(room)[step]))
+    rows = [row | {"label": "x"} for row in good(5)]
+    assert run(rows, expected="label").exit_status == 0
+    assert len(texts(output)) == 5
+    assert output.with_name("out.report.html").exists()
 
 
 def test_a_signal_while_the_output_is_written_leaves_it_whole(
