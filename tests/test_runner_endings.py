@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,7 +21,7 @@ from batchrun.models import LoadedModel
 from batchrun.report import page
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
-from tests.running import read_jsonl, read_parquet, read_summary, texts
+from tests.running import read_jsonl, read_parquet, read_summary, texts, write_jsonl
 
 GOOD = {"prompt": "good"}
 BAD: dict[str, Any] = {"prompt": "bad", "stream": True}
@@ -78,6 +80,25 @@ def test_counts_tokens_and_reasons_of_the_report_add_up(
     assert report["device"]["kind"]
     assert report["blas"]
     assert "6 rows cut off at max_tokens (their own, or --max-tokens 4)" in render(summary)
+
+
+def test_no_part_of_a_row_is_markup_on_the_page(
+    tmp_path: Path, tiny_model: Callable[..., Path]
+) -> None:
+    evil = "<img src=x onerror=alert(1)><script>1<"
+    echo = {"echo": True, "logprobs": 1, "max_tokens": 0}
+    rows = [
+        {"custom_id": evil, "prompt": evil, "label": evil, evil: evil, **echo},
+        {"custom_id": evil, "prompt": evil, "stream": True, "model": evil},
+    ]
+    source = write_jsonl(tmp_path / f"{evil}.jsonl", rows)
+    output = tmp_path / f"{evil}.parquet"
+    options = {"keep": ["label", evil], "expected": "label", "metric": "choice", "quiet": True}
+    summary = batchrun.run(source, output=output, model=str(tiny_model("llama")), **options)
+    assert summary.exit_status == 3
+    text = output.with_name(f"{evil}.report.html").read_text()
+    assert re.findall(r"<(?:img|script)", text) == []
+    assert text.count(escape(evil)) > 8
 
 
 def test_failed_and_finished_rows_have_the_same_columns_and_keep_their_custom_id(
