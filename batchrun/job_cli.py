@@ -47,12 +47,11 @@ class _Asked:
     def faults(self) -> int:
         """Prints what is wrong with its rows, and returns how many are faulty; raises UsageError
         for all else that is wrong. Nothing is made or written."""
-        if all(folder.is_dir() for folder in self._folders()) or self.output is None:
-            config = self.flags.run_config(self.inputs, self.output)
-        else:
-            for folder in self._folders():
-                _check_can_be_made(folder)
-            config = self.flags.dry_config(self.inputs, self.output)
+        for folder in self._folders():
+            _check_can_be_made(folder)
+        has_place = self.output is None or Path(self.output).parent.is_dir()
+        make = self.flags.run_config if has_place else self.flags.dry_config
+        config = make(self.inputs, self.output)
         return tell_faults(config, with_plan=False, as_json=self.as_json)
 
     def _folders(self) -> list[Path]:

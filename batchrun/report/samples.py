@@ -113,10 +113,11 @@ def _sample(completion: Completion) -> Sample:
 def _wrong(result: Result, expected: str) -> Wrong:
     kept = dict(result.row.kept)
     wanted = as_text(kept.pop(expected, None)) or ""
+    most = _MOST_OF_A_COLUMN
     texts = {name: as_text(value) for name, value in islice(kept.items(), MOST_COLUMNS)}
     return Wrong(
         row=str(result.row),
-        columns={name: _cut(text, _MOST_OF_A_COLUMN) for name, text in texts.items() if text},
+        columns={_cut(name, most): _cut(text, most) for name, text in texts.items() if text},
         expected=_cut(wanted),
         answer="" if result.answer is None else _cut(result.answer.text),
     )

@@ -111,6 +111,13 @@ def test_images_are_in_the_page_itself() -> None:
     }
 
 
+def test_a_report_from_before_there_were_images_and_wrong_answers_has_a_page() -> None:
+    content = report(recorded=recorder(1))
+    del content["figures"]["wrong"], content["figures"]["samples"][0]["images"]
+
+    assert "Some of the answers" in render_page(content)
+
+
 def test_images_of_a_report_that_somebody_made_up_are_no_code() -> None:
     content = report(recorded=recorder(1, thumbnails=[b"one"]))
     content["figures"]["samples"][0]["images"] = [EVIL]
