@@ -5,14 +5,13 @@ Wires source, models and prepare only, so no weights are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from batchrun.config import MediaConfig, ModelConfig, SourceConfig
+from batchrun.config import RunConfig
 from batchrun.prepare import Preparer, prepared_ahead
 from batchrun.records import Failure, Prompt, Request
-from batchrun.source import read_requests
 
 if TYPE_CHECKING:
     from batchrun.engine.finishing import Decoder
@@ -33,14 +32,13 @@ class AtHand:
 
 
 def check(
-    config: SourceConfig, preparer: Preparer | None = None
+    rows: Iterable[Request | Failure], preparer: Preparer | None = None
 ) -> Iterator[Request | Prompt | Failure]:
-    """One item for each row, in order: its failure, or what is run in the end.
+    """One item for each of `rows`, in order: its failure, or what is run in the end.
 
     That is the prompt where there is a `preparer`, which also knows what only the tokenizer does:
     the chat template and the prompt's length.
     """
-    rows = read_requests(config)
     if preparer is None:
         yield from rows
         return
@@ -48,7 +46,7 @@ def check(
         yield from (row for row in ahead if row is not None)
 
 
-def at_hand(config: ModelConfig, media: MediaConfig) -> AtHand | None:
+def at_hand(config: RunConfig) -> AtHand | None:
     """What prepares the model's prompts, or None where the model would have to be fetched first.
 
     Raises UsageError and ModelError for a model that cannot be or cannot be read.
@@ -56,19 +54,21 @@ def at_hand(config: ModelConfig, media: MediaConfig) -> AtHand | None:
     from batchrun.models import load_tokenizer, locate
 
     try:
-        files = locate(config, _refuse)
+        files = locate(config.model, _refuse)
     except _WouldFetch:
         return None
-    words = load_tokenizer(files, config)
+    words = load_tokenizer(files, config.model)
     preparer = Preparer(
         words.tokenizer,
         model=files.identity,
         context_length=files.context_length,
         vocab_size=files.vocab_size,
         eos_token_ids=words.eos_token_ids,
+        run_seed=config.seed,
         processor=words.processor,
-        media=media,
+        media=config.media,
         dialect=words.dialect,
+        reasoning_budget=config.reasoning_budget,
     )
     return AtHand(preparer, words.tokenizer)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from batchrun import device, log, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine.stats import EngineStats
-from batchrun.errors import RunError
 from batchrun.evaluation import Evaluation, Judge, tally
 from batchrun.report.meter import Meter
 from batchrun.report.summarize import summarize
@@ -48,7 +47,10 @@ def finish(
 ) -> Summary:
     """Write what the run came to. Raises RunError where output or report cannot be written."""
     judge = _judge(config, journal)
-    evaluation = None if judge is None else tally(journal.results(), judge)
+    evaluation = None
+    if judge is not None:
+        judged = judge.judged(journal.results())
+        evaluation = tally(meter.recorder.wrong_among(judged, judge.column), judge)
     if ended.outcome == "finished":
         with meter.phase("write"):
             # The output carries the report as it stands before this is written.
@@ -99,10 +101,12 @@ def _summary(
 
 def _write_page(config: RunConfig, report: str) -> None:
     """Without it nothing is lost: `batchrun report` makes it again."""
-    # Loaded here: matplotlib would slow the start down.
-    from batchrun.report.page import render_page, write_page
-
+    target = page_path(config.output)
     try:
-        write_page(render_page(json.loads(report)), page_path(config.output))
-    except RunError as error:
-        log.say(f"Note: {error}")
+        # Loaded here: matplotlib would slow the start down.
+        from batchrun.report.page import render_page, write_page
+
+        write_page(render_page(json.loads(report)), target)
+    # The answers are there: no fault of a library that draws makes a failure of the run.
+    except Exception as error:  # noqa: BLE001
+        log.say(f"Note: there is no page {target}: {str(error) or type(error).__name__}")

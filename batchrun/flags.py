@@ -34,6 +34,7 @@ from batchrun.source.files import resolve_inputs
 from batchrun.source.sampling import read_sampling
 from batchrun.source.shapes import flag_shape
 
+_ANY_OUTPUT = "answers.parquet"
 _SAMPLING = Sampling()
 _SAMPLING_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop")
 
@@ -113,21 +114,32 @@ class Flags:
 
     def run_config(self, inputs: Sequence[str | Path], output: str | Path | None) -> RunConfig:
         """Raises UsageError where a value, an input or the output cannot work."""
-        source = self.source_config(inputs)
+        config = self.dry_config(inputs, output)
         if output is None:
             raise UsageError("no output: say where the answers go, as in -o answers.parquet")
-        asked = self._asked_format(output)
-        check_output(Path(output), source.inputs, is_folder=_is_folder(Path(output), asked))
+        is_folder = _is_folder(config.output, config.format)
+        check_output(config.output, config.source.inputs, is_folder=is_folder)
+        return config
+
+    def dry_config(self, inputs: Sequence[str | Path], output: str | Path | None) -> RunConfig:
+        """The same where nothing is written: the output's place may be missing, or not said.
+
+        Raises UsageError where a value or an input cannot work.
+        """
+        source = self.source_config(inputs)
+        target = Path(_ANY_OUTPUT if output is None else output)
+        asked = self._asked_format(_ANY_OUTPUT if output is None else output)
+        output_format(target, asked)
         return RunConfig(
             source=source,
-            output=Path(output),
+            output=target,
             model=self.model_config(),
             media=self.media_config(),
             manners=self._manners(),
             evaluation=self._evaluation(),
             format=asked,
-            drops_removed=self._drops_removed(Path(output), asked),
-            explode=self._exploded(source, Path(output), asked),
+            drops_removed=self._drops_removed(target, asked),
+            explode=self._exploded(source, target, asked),
             max_num_seqs=self.checked_max_num_seqs(),
             max_num_batched_tokens=values.count(
                 "max_num_batched_tokens", self.max_num_batched_tokens

@@ -40,10 +40,23 @@ class _Asked:
 
     def config(self) -> RunConfig:
         """Raises UsageError; makes the folders that the run writes to."""
-        for target in (self.output, self.flags.log_file):
-            if target is not None:
-                _make_folder(Path(target).parent)
+        for folder in self._folders():
+            _make(folder)
         return self.flags.run_config(self.inputs, self.output)
+
+    def faults(self) -> int:
+        """Prints what is wrong with its rows, and returns how many are faulty; raises UsageError
+        for all else that is wrong. Nothing is made or written."""
+        for folder in self._folders():
+            _check_can_be_made(folder)
+        has_place = self.output is None or Path(self.output).parent.is_dir()
+        make = self.flags.run_config if has_place else self.flags.dry_config
+        config = make(self.inputs, self.output)
+        return tell_faults(config, with_plan=False, as_json=self.as_json)
+
+    def _folders(self) -> list[Path]:
+        targets = (self.output, self.flags.log_file)
+        return [Path(target).parent for target in targets if target is not None]
 
 
 @click.command(cls=options.GroupedCommand, short_help="Carry out job files.")
@@ -73,7 +86,7 @@ def job(ctx: click.Context, /, files: tuple[str, ...], only_check: bool, **flags
     if len(set(outputs)) < len(outputs):
         raise UsageError("two jobs cannot have one output: leave -o to the job files")
     if only_check:
-        sys.exit(3 if sum(map(_check, asked)) else 0)
+        sys.exit(3 if sum(each.faults() for each in asked) else 0)
     # All of them first: what is wrong with the last shows before the first has run for hours.
     jobs = [(each, each.config()) for each in asked]
     statuses = []
@@ -98,12 +111,6 @@ def _over(job: Job, given: dict[str, Any]) -> _Asked:
     return _Asked(job, Flags.from_names(job.values | over), inputs, output, as_json)
 
 
-def _check(asked: _Asked) -> int:
-    """The number of faults in its rows; what else is wrong is raised."""
-    asked.config()
-    return tell_faults(asked.flags, asked.inputs, with_plan=False, as_json=asked.as_json)
-
-
 def _carry_out(config: RunConfig, as_json: bool) -> tuple[int, bool]:
     """The exit status, and whether somebody wants no more of it."""
     try:
@@ -114,11 +121,17 @@ def _carry_out(config: RunConfig, as_json: bool) -> tuple[int, bool]:
     return summary.exit_status, (summary.reason or "").startswith(INTERRUPTED)
 
 
-def _make_folder(folder: Path) -> None:
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be made: {error.strerror}") from error
+
+
+def _check_can_be_made(folder: Path) -> None:
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UsageError(f"{folder}: cannot be made in {nearest}")
 
 
 @click.command(cls=options.GroupedCommand, short_help="Write the beginning of a job file.")

@@ -92,7 +92,7 @@ class Ledger:
         if not prompt.sampling.has_one_answer:
             prompt = with_occurrence(prompt, self._journal.occurrence(prompt.key))
         self._journal.add_row(prompt.request, prompt.key)
-        self._meter.named(prompt.request.model)
+        self._meter.asked(prompt.request)
         n = prompt.sampling.n
         if asked := self._open.get(prompt.key, {}).get(n):
             asked.num_rows += 1

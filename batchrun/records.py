@@ -163,7 +163,8 @@ class Request:
     is after the prompt. `prompt_logprobs` asks for the log-probabilities of the prompt's own
     tokens, and of so many of the likeliest at their places; `echo` repeats the prompt before the
     answer. `tool_choice` is auto, required or the name of a tool.
-    `model` is what the row calls the model, which decides nothing.
+    `model` is what the row calls the model, which decides nothing. `is_blank` says that it was made
+    of data in which there was nothing.
     """
 
     row: Row
@@ -180,6 +181,7 @@ class Request:
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     model: str | None = None
+    is_blank: bool = False
 
     @property
     def is_chat(self) -> bool:
@@ -193,12 +195,14 @@ class Media:
 
     `digest` (32 bytes) is of the decoded pixels with their size, and of how they were processed.
     `token_ids` are what stands for it in a prompt, `inputs` the processor's arrays under the names
-    that the model takes them by. Prompts with the same image share the object.
+    that the model takes them by. `thumbnail` is a small JPEG of an image, for people. Prompts with
+    the same image share the object.
     """
 
     digest: bytes
     token_ids: list[int]
     inputs: dict[str, npt.NDArray[Any]]
+    thumbnail: bytes = b""
 
     @property
     def nbytes(self) -> int:
@@ -369,7 +373,8 @@ class Answer:
 class Result:
     """What is written: one row's choice with its answer, or a row with its error.
 
-    `key` is None for a row that failed before it had one.
+    `key` is None for a row that failed before it had one, `correct` where nobody asked whether the
+    answer is right, or it cannot be said.
     """
 
     row: Row
@@ -378,3 +383,4 @@ class Result:
     finished_at: float = 0.0
     is_chat: bool = True
     key: str | None = None
+    correct: bool | None = None

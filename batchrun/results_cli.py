@@ -13,7 +13,7 @@ import click
 
 from batchrun import options
 from batchrun.errors import UsageError
-from batchrun.records import Result
+from batchrun.records import Answer, Result
 from batchrun.report.render import one_line, printable
 
 _FORMS = ("text", "json")
@@ -22,6 +22,7 @@ _FORMS = ("text", "json")
 @click.command(cls=options.GroupedCommand, short_help="Print the rows of an output.")
 @click.argument("output", type=click.Path(), metavar="OUTPUT")
 @click.option("--failed", is_flag=True, help="Only rows that failed.")
+@click.option("--wrong", is_flag=True, help="Only answers that are not as --expected had them.")
 @click.option(
     "--row", "rows", type=int, multiple=True, metavar="N", help="Only this row. Repeatable."
 )
@@ -37,6 +38,7 @@ _FORMS = ("text", "json")
 def show(
     output: str,
     failed: bool,
+    wrong: bool,
     rows: tuple[int, ...],
     ids: tuple[str, ...],
     limit: int | None,
@@ -48,9 +50,10 @@ def show(
     """
     from batchrun.sink.results import open_results
 
+    results = open_results(Path(output)).results()
     found = (
         result
-        for result in open_results(Path(output)).results()
+        for result in (_wrong(output, results) if wrong else results)
         if (not failed or result.error is not None)
         and (not rows or result.row.index in rows)
         and (not ids or result.row.custom_id in ids)
@@ -68,6 +71,8 @@ def export(output: str, target: str) -> None:
     .jsonl (OpenAI's batch output lines) or .csv.
 
     A Parquet output does not say which rows were completions: as .jsonl, all look like chats.
+    Texts go into a .csv as they are: spreadsheets take one that begins with =, +, - or @ for a
+    formula, so do not open there what you do not trust.
     """
     from batchrun.sink.export import export as write
 
@@ -75,6 +80,16 @@ def export(output: str, target: str) -> None:
         raise UsageError(f"{target}: is the output itself; choose another file")
     count = write(Path(output), Path(target))
     click.echo(f"Written: {target}, {count:,} answers and failures", err=True)
+
+
+def _wrong(output: str, results: Iterable[Result]) -> Iterator[Result]:
+    is_judged = False
+    for result in results:
+        is_judged |= result.correct is not None
+        if result.correct is False:
+            yield result
+    if not is_judged:
+        raise UsageError(f"{output}: says of no answer whether it is right; run with --expected")
 
 
 def _json(result: Result) -> str:
@@ -99,7 +114,12 @@ def _head(result: Result) -> str:
         parts.append(f"choice {answer.choice}")
     tokens = f"{answer.prompt_tokens:,} + {answer.completion_tokens:,} tokens"
     end = f"{answer.finish_reason} · {tokens} · {answer.seconds:.2f} s"
-    return click.style(one_line(" · ".join(parts)), bold=True) + f" · {end}"
+    head = click.style(one_line(" · ".join(parts)), bold=True) + f" · {end}"
+    return head if result.correct is None else f"{head} · {_verdict(result.correct)}"
+
+
+def _verdict(is_correct: bool) -> str:
+    return click.style("correct", fg="green") if is_correct else click.style("WRONG", fg="red")
 
 
 def _body(result: Result) -> Iterator[str]:
@@ -110,11 +130,23 @@ def _body(result: Result) -> Iterator[str]:
             yield click.style(printable(result.answer.reasoning), dim=True)
         yield printable(result.answer.text)
         yield from _calls(result.answer.tool_calls or [])
+        yield from _scores(result.answer)
 
 
 def _calls(calls: Iterable[object]) -> Iterator[str]:
     for call in calls:
         yield printable(json.dumps(call, ensure_ascii=False))
+
+
+def _scores(answer: Answer) -> Iterator[str]:
+    """What was asked for about given texts."""
+    if answer.choice_probs is not None:
+        probs = sorted(answer.choice_probs.items(), key=lambda item: -item[1])
+        shares = ", ".join(f"{one_line(choice)} {100 * prob:.1f} %" for choice, prob in probs)
+        yield click.style(f"choices: {shares}", dim=True)
+    if answer.logprob is not None:
+        greedy = {True: ", greedy", False: ", not greedy", None: ""}[answer.is_greedy]
+        yield click.style(f"log-probability: {answer.logprob:.4f}{greedy}", dim=True)
 
 
 def _may_color() -> bool | None:

@@ -48,6 +48,9 @@ def run(
     --prompt turns into one. Typed again, the same command goes on where it was stopped, and later
     answers only new rows and those that failed.
 
+    A flag that is not given comes from the environment, if it is there: --max-tokens from
+    BATCHRUN_MAX_TOKENS. White space separates the values of one that is repeatable.
+
     Exit status: 0 every row has an answer, 1 the run failed, 2 it cannot start as asked, 3 some
     rows failed, 4 stopped early and to be continued, 75 another run holds OUTPUT.
     """

@@ -72,6 +72,7 @@ def _execute(config: RunConfig) -> Summary:
         if manners.nice:
             os.nice(manners.nice)
         starts = [_start(part, rows, meter) for part, rows in parts]
+        several.check_media(config, (start.words.processor is not None for start in starts))
         journal = stack.enter_context(_journal(config, kind))
         ended: Ended | None = None
         for (part, _), start in zip(parts, starts, strict=True):

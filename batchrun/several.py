@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 
 from batchrun.config import RunConfig
 from batchrun.ending import Ended
 from batchrun.engine.stats import EngineStats
-from batchrun.errors import RowError
+from batchrun.errors import RowError, UsageError
 from batchrun.records import Failure, Request
 from batchrun.source import read_requests
 
@@ -33,6 +33,16 @@ def parts(config: RunConfig) -> list[tuple[RunConfig, Rows]]:
         part, rows = found[0]
         found[0] = (part, _first(rows, _others(read_requests(config.source), names, fails=True)))
     return found
+
+
+def check_media(config: RunConfig, takes_media: Iterable[bool]) -> None:
+    """Raises UsageError where rows have columns of images or videos, and none of the models, of
+    which each either takes media or does not, can see them: every such row would fail."""
+    named = {"--image": config.source.images, "--video": config.source.videos}
+    flag = next((flag for flag, columns in named.items() if columns), None)
+    if flag is not None and not any(takes_media):
+        remedy = "leave out --text-only" if config.model.text_only else "choose one with --model"
+        raise UsageError(f"{flag} needs a model that takes images: {remedy}, or leave out {flag}")
 
 
 def joined(first: Ended, second: Ended) -> Ended:

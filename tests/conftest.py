@@ -1,9 +1,12 @@
-"""Fixtures for every room: tiny models, each written once a session, and runs on one of them."""
+"""Fixtures for every room: tiny models, each written once a session, runs on one, a small disk."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,21 @@ def tiny_vision(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         return built[kind]
 
     return get
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB; skipped where the tests may not mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if sys.platform != "linux" or os.geteuid() != 0 or mount is None:
+        pytest.skip("only root on Linux mounts a small disk")
+    command = [mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.fixture

@@ -270,6 +270,85 @@ def test_a_wrong_flag_or_path_gets_one_line_that_says_what_to_do(
     assert fake.config is None
 
 
+# ---------------------------------------------------------------- the environment
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "flag", "found"),
+    [
+        ("BATCHRUN_MAX_TOKENS", "64", "--max-tokens 64", lambda c: c.source.sampling.max_tokens),
+        ("BATCHRUN_FRESH", "1", "--fresh", lambda c: c.fresh),
+        ("BATCHRUN_FRESH", "no", "", lambda c: c.fresh),
+        ("BATCHRUN_KEEP", "a b", "--keep a --keep b", lambda c: c.source.keep),
+        ("BATCHRUN_NICE", "5", "--nice 5", lambda c: c.manners.nice),
+        ("BATCHRUN_FAIL_ON_ERROR", "0.5", "--fail-on-error 0.5", lambda c: c.fail_on_error),
+        ("BATCHRUN_MODEL", "", "", lambda c: c.model.model),
+        ("BATCHRUN_BLAS", "off", "", lambda c: c),
+    ],
+)
+def test_a_flag_can_come_from_the_environment(
+    fake: FakeRun,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    flag: str,
+    found: Callable[[RunConfig | None], object],
+) -> None:
+    assert invoke(f"batchrun in.jsonl -o out.parquet {flag}").exit_code == 0
+    given = found(fake.config)
+    monkeypatch.setenv(variable, value)
+
+    assert invoke("batchrun in.jsonl -o out.parquet").exit_code == 0
+    assert found(fake.config) == given
+
+
+def test_inputs_and_output_too_and_what_is_typed_goes_before(
+    fake: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"INPUT": "in.jsonl", "OUTPUT": "out.parquet", "JSON": "true", "TEMPERATURE": "0.5"}
+    for name, value in names.items():
+        monkeypatch.setenv(f"BATCHRUN_{name}", value)
+    done = invoke("batchrun --temperature 0.25")
+
+    assert json.loads(done.stdout)
+    assert fake.config is not None
+    assert (fake.config.source.inputs, fake.config.output) == (("in.jsonl",), Path("out.parquet"))
+    assert fake.config.source.sampling.temperature == 0.25
+
+
+@pytest.mark.parametrize("command", ["batchrun in.jsonl -o x.parquet", "batchrun check in.jsonl"])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("BATCHRUN_LIMIT", "many"),
+        ("BATCHRUN_TOP_P", "2"),
+        ("BATCHRUN_DTYPE", "int4"),
+        ("BATCHRUN_FRESH", "perhaps"),
+        ("BATCHRUN_GRACE", "soon"),
+        ("BATCHRUN_EXPLODE", "1"),
+    ],
+)
+def test_a_wrong_value_from_the_environment_names_the_variable(
+    fake: FakeRun, monkeypatch: pytest.MonkeyPatch, command: str, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    done = invoke(command)
+
+    assert (done.exit_code, done.stderr.count("\n"), fake.config) == (2, 1, None)
+    assert variable in done.stderr
+
+
+def test_errors_about_flags_that_were_typed_name_no_variable(
+    fake: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHRUN_TOP_K", "3")
+    monkeypatch.setenv("BATCHRUN_MIN_P", "0.5")
+    done = invoke("batchrun in.jsonl -o x.parquet --top-p 2")
+
+    assert "--top-p must be" in done.stderr
+    assert "BATCHRUN" not in done.stderr
+
+
 # ---------------------------------------------------------------- check
 
 
@@ -365,6 +444,85 @@ def test_check_forecasts_the_plan_of_the_window_asked_for(
     )
     assert (whole["computed_tokens"], halves["computed_tokens"]) == (51 + 10, 2 * 51 + 10)
     assert invoke(f"{command} --window 0").exit_code == 2
+
+
+def test_check_takes_what_a_run_takes_and_writes_nothing(folder: Path) -> None:
+    run_flags = "-o out.parquet --max-num-seqs 4 --fresh --nice --kv-bits 8 --max-time 1h --wait"
+
+    assert invoke(f"batchrun check in.jsonl {run_flags}").exit_code == 0
+    assert list(folder.glob("out*")) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--max-tokens -1", "--max-tokens must be"),
+        ("--max-num-seqs none", "--max-num-seqs must be"),
+        ("--regex '('", "--regex"),
+        ("--label", "--label needs --choices"),
+        ("--metric exact", "--metric needs --expected"),
+        ("-o out.txt", "cannot tell the format of the output out.txt"),
+        ("-o gone/out.parquet", "mkdir -p gone"),
+        ("-o in.jsonl", "is an input"),
+        ("--plan --model-map a=b", "--plan is for one model"),
+    ],
+)
+def test_check_finds_what_a_run_would_not_start_with(flags: str, message: str) -> None:
+    done = invoke(f"batchrun check in.jsonl {flags}")
+
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert message in done.stderr
+
+
+def test_check_finds_what_the_flags_make_of_rows(
+    folder: Path, tiny_model: Callable[..., Path]
+) -> None:
+    rows = [{"prompt": "a"}, {"prompt": "b", "prompt_logprobs": 1}, {"prompt": [900]}]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = invoke(
+        f"batchrun check rows.jsonl --choices x,y --expected label --model {tiny_model('llama')}"
+    )
+
+    codes = [line.split()[2] for line in done.stdout.splitlines()]
+    assert codes == ["unsupported_parameter", "invalid_token_id"]
+    assert "Rows that are not scored, with nothing in --expected label: 1.\n" in done.stderr
+
+
+def test_check_says_when_no_model_sees(folder: Path, tiny_model: Callable[..., Path]) -> None:
+    (folder / "data.csv").write_text("text,image\nhello,a.png\n")
+    flags = f"--prompt '{{{{ text }}}}' --image image --model {tiny_model('llama')}"
+    done = invoke(f"batchrun check data.csv {flags}")
+
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--image needs a model that takes images: choose one with --model" in done.stderr
+
+
+def test_check_looks_at_each_row_with_its_own_model(
+    folder: Path, tiny_model: Callable[..., Path]
+) -> None:
+    long = {"messages": [{"role": "user", "content": "word " * 30}]}
+    rows = [long | {"model": "a"}, long | {"model": "b"}, long | {"model": "c"}]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    small, large = tiny_model("llama", max_position_embeddings=8), tiny_model("llama")
+    done = invoke(f"batchrun check rows.jsonl --model-map a={small} --model-map b={large}")
+
+    faults = [line.split()[::2][:2] for line in done.stdout.splitlines()]
+    assert sorted(faults) == [
+        ["rows.jsonl:1", "context_length_exceeded"],
+        ["rows.jsonl:3", "model_not_found"],
+    ]
+    assert done.stderr.startswith("Faulty rows: 2 of 3.")
+
+
+def test_of_many_faults_of_a_kind_the_first_are_shown(folder: Path) -> None:
+    (folder / "bad.jsonl").write_text("{\n" * 1_005 + BAD_ROWS)
+    done = invoke("batchrun check bad.jsonl")
+
+    shown = [line.split()[2] for line in done.stdout.splitlines()[:-1]]
+    assert shown == ["invalid_json_line"] * 5 + ["streaming_unsupported"]
+    assert done.stdout.splitlines()[-1] == "... and 1,001 more of invalid_json_line"
+    assert done.stderr.startswith("Faulty rows: 1,007 of 1,008.")
+    assert invoke("batchrun check bad.jsonl --json").stdout.count("\n") == 1_007
 
 
 def test_check_cannot_be_made_to_write_control_characters(folder: Path) -> None:

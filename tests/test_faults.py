@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,30 @@ def test_a_full_disk_is_one_clear_line_and_a_later_run_goes_on(
 
     assert start().wait()[0] == 0
     assert_whole(tmp_path, kept)
+
+
+def test_a_disk_that_fills_up_loses_nothing_and_takes_the_rest_once_it_is_larger(
+    small_disk: Path, tiny_model: Callable[..., Path]
+) -> None:
+    rows = [
+        {"prompt": f"row {i}", "note": random.Random(i).randbytes(4_000).hex()} for i in range(200)
+    ]
+    write_jsonl(small_disk.parent / "in.jsonl", rows)
+    flags = ("--keep", "note", "--max-tokens", "2", "--json")
+    options: dict[str, Any] = {"model": tiny_model("llama"), "inputs": ["../in.jsonl"]}
+    status, stdout, stderr = Command(small_disk, *flags, **options).wait()
+    assert (status, stdout, stderr.count("\n")) == (1, "", 1)
+    assert "check the disk's free space" in stderr
+    kept = len(answers(small_disk / "out.parquet.journal"))
+    assert not (small_disk / "out.parquet").exists()
+
+    subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
+    status, stdout, stderr = Command(small_disk, *flags, **options).wait()
+    assert status == 0, stderr
+    assert json.loads(stdout)["request_counts"]["reused"] == kept
+    assert [row["note"] for row in read_parquet(small_disk / "out.parquet")] == [
+        row["note"] for row in rows
+    ]
 
 
 # ---------------------------------------------------------------- surroundings

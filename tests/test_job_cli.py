@@ -117,6 +117,36 @@ def test_check_validates_job_and_rows_and_runs_nothing(folder: Path) -> None:
     assert not (folder / "out" / "one.parquet").exists()
 
 
+def test_check_makes_no_folder(folder: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    with (folder / "one.toml").open("r+") as file:
+        text = 'log-file = "logs/%Y.log"\n' + file.read()
+        file.seek(0)
+        file.write(text)
+
+    assert invoke("--check", "jobs/one.toml").exit_code == 0
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_check_finds_an_output_that_cannot_be_there(folder: Path) -> None:
+    (folder / "out").write_text("no folder")
+    done = invoke("--check", "jobs/one.toml")
+
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "out: cannot be made in " in done.stderr
+
+
+def test_the_environment_goes_before_a_job_and_behind_flags(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHRUN_MAX_TOKENS", "2")
+    monkeypatch.setenv("BATCHRUN_LIMIT", "2")
+    summary = json.loads(invoke("jobs/one.toml", "--limit", "1", "--json").stdout)
+
+    assert summary["tokens"]["completion"] == 2
+    assert summary["request_counts"]["total"] == 1
+
+
 def test_check_says_what_no_run_understands(folder: Path) -> None:
     (folder / "one.toml").write_text("imput = 'a'")
     done = invoke("--check", "jobs/one.toml")
@@ -197,9 +227,10 @@ def test_what_init_writes_for_images_is_not_answered_blind(
     begun = CliRunner().invoke(main, ["init", "jobs/seen.jsonl", "-o", "jobs/new.toml"])
     assert begun.exit_code == 0, begun.stderr
     flags = ("--model", str(tiny_model("llama")), "--json")
-    summary = json.loads(invoke("jobs/new.toml", *flags).stdout)
+    done = invoke("jobs/new.toml", *flags)
 
-    assert summary["request_counts"]["failed"] == 2
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--image needs a model that takes images" in done.stderr
 
 
 def test_init_prints_and_replaces_nothing(folder: Path) -> None:

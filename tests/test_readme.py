@@ -255,6 +255,16 @@ def test_make_demo_prints_what_the_first_screen_shows(folder: Path) -> None:
     assert missing(demo.shown, done.stdout) == [], done.stdout
 
 
+@pytest.mark.usefixtures("folder")
+def test_the_evaluation_scores_what_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    (example,) = (each for each in batchrun_examples() if "scored.parquet" in each.command)
+    shown = tuple(line for line in example.shown if line != "...")
+    run(example.command)
+
+    assert len(shown) == 2
+    assert missing(shown, capfd.readouterr().err) == []
+
+
 @pytest.mark.real_model
 @pytest.mark.usefixtures("folder")
 def test_check_prints_what_is_shown(capfd: pytest.CaptureFixture[str]) -> None:

@@ -25,11 +25,12 @@ def _output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal.add_answer(make_answer("k2"))
     journal.commit()
     write_output(journal, Path("out.parquet"), "parquet")
+    write_output(journal, Path("judged.jsonl"), "jsonl", correct=lambda each: each.row.index == 2)
     journal.close()
 
 
-def show(*flags: str, color: bool = False) -> Result:
-    return CliRunner().invoke(main, ["show", "out.parquet", *flags], color=color)
+def show(*flags: str, color: bool = False, output: str = "out.parquet") -> Result:
+    return CliRunner().invoke(main, ["show", output, *flags], color=color)
 
 
 def rows(result: Result) -> list[int]:
@@ -63,6 +64,32 @@ def test_a_person_gets_text_without_what_a_terminal_obeys() -> None:
     assert show("--form", "text", "--row", "0", "--row", "1").stdout == (
         "row 0 · a · stop · 7 + 3 tokens · 0.25 s\n  id: 7\ntwo\nlines \ufffd[31m\n\n"
         "row 1 · b · FAILED\ninvalid_request: no messages\n\n"
+    )
+
+
+def test_wrong_answers_alone() -> None:
+    assert rows(show("--wrong", output="judged.jsonl")) == [0]
+
+
+def test_wrong_answers_of_an_output_that_nobody_judged() -> None:
+    done = show("--wrong")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: out.parquet: says of no answer whether it is right")
+
+
+def test_a_person_sees_what_was_asked_about_an_answer() -> None:
+    journal = Journal(Path("scored"))
+    scored = make_answer("k", logprob=-1.25, is_greedy=False, choice_probs={"no": 0.125, "so": 0.5})
+    journal.add_row(chat(make_row(0, kept={"label": "so"})), "k")
+    journal.add_answer(scored)
+    journal.commit()
+    write_output(journal, Path("scored.parquet"), "parquet", correct=lambda each: True)
+    journal.close()
+
+    assert show("--form", "text", output="scored.parquet").stdout == (
+        "row 0 · stop · 7 + 3 tokens · 0.25 s · correct\n  label: so\nanswer k 0\n"
+        "choices: so 50.0 %, no 12.5 %\nlog-probability: -1.2500, not greedy\n\n"
     )
 
 

@@ -356,3 +356,16 @@ def test_a_whole_run_in_another_thread_and_two_in_one_process(tmp_path: Path, mo
     run(path, output=tmp_path / "again.jsonl", model=model)
     outputs = [texts(tmp_path / f"{n}.jsonl") for n in ("main", "thread", "another", "again")]
     assert outputs[1:] == outputs[:1] * 3
+
+
+def test_rows_that_asked_about_nothing_are_counted(
+    tmp_path: Path, output: Path, model: Path
+) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("id,text\n1,good\n2,\n3, \n")
+    summary = run(source, output=output, model=model, prompt="Label: {{ text }}")
+
+    assert summary.status == "completed"
+    note = "2 rows asked about nothing: all columns in the template were empty text"
+    assert summary.notes == [note]
+    assert f"Note: {note}" in render(summary)

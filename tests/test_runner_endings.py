@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,11 +16,12 @@ from typing import Any
 import pytest
 
 import batchrun
-from batchrun import models, sink
+from batchrun import device, ending, models, runner, sink
 from batchrun.models import LoadedModel
+from batchrun.report import page
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
-from tests.running import read_jsonl, read_parquet, read_summary, texts
+from tests.running import read_jsonl, read_parquet, read_summary, texts, write_jsonl
 
 GOOD = {"prompt": "good"}
 BAD: dict[str, Any] = {"prompt": "bad", "stream": True}
@@ -77,6 +80,25 @@ def test_counts_tokens_and_reasons_of_the_report_add_up(
     assert report["device"]["kind"]
     assert report["blas"]
     assert "6 rows cut off at max_tokens (their own, or --max-tokens 4)" in render(summary)
+
+
+def test_no_part_of_a_row_is_markup_on_the_page(
+    tmp_path: Path, tiny_model: Callable[..., Path]
+) -> None:
+    evil = "<img src=x onerror=alert(1)><script>1<"
+    echo = {"echo": True, "logprobs": 1, "max_tokens": 0}
+    rows = [
+        {"custom_id": evil, "prompt": evil, "label": evil, evil: evil, **echo},
+        {"custom_id": evil, "prompt": evil, "stream": True, "model": evil},
+    ]
+    source = write_jsonl(tmp_path / f"{evil}.jsonl", rows)
+    output = tmp_path / f"{evil}.parquet"
+    options = {"keep": ["label", evil], "expected": "label", "metric": "choice", "quiet": True}
+    summary = batchrun.run(source, output=output, model=str(tiny_model("llama")), **options)
+    assert summary.exit_status == 3
+    text = output.with_name(f"{evil}.report.html").read_text()
+    assert re.findall(r"<(?:img|script)", text) == []
+    assert text.count(escape(evil)) > 8
 
 
 def test_failed_and_finished_rows_have_the_same_columns_and_keep_their_custom_id(
@@ -295,6 +317,56 @@ def test_a_signal_while_the_weights_load_ends_the_run_before_its_first_row(
     summary = run(good(5))
     assert (summary.exit_status, summary.request_counts.completed) == (4, 0)
     assert not output.exists()
+
+
+def interrupted(step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step`, with a SIGTERM before it the first time: a second one would end this process."""
+    signals = iter([signal.SIGTERM])
+
+    def taken(*args: Any, **options: Any) -> Any:
+        for number in signals:
+            signal.raise_signal(number)
+        return step(*args, **options)
+
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("room", "step"),
+    [
+        (models, "locate"),
+        (models, "load_tokenizer"),
+        (sink, "Journal"),
+        (device, "prepare"),
+        (runner, "Ledger"),
+        (runner, "Engine"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_signal_before_the_first_row_saves_what_there_is_and_ends_with_4(
+    run: Callable[..., Summary], output: Path, monkeypatch: pytest.MonkeyPatch, room: Any, step: str
+) -> None:
+    with monkeypatch.context() as during:
+        during.setattr(room, step, interrupted(vars(room)[step]))
+        summary = run(good(5))
+    assert (summary.exit_status, summary.request_counts.completed) == (4, 0)
+    assert not output.exists()
+    assert run(good(5)).exit_status == 0
+
+
+@pytest.mark.parametrize(
+    ("room", "step"),
+    [(ending, "tally"), (ending, "report_text"), (ending, "write_report"), (page, "render_page")],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_signal_after_the_last_row_changes_nothing(
+    run: Callable[..., Summary], output: Path, monkeypatch: pytest.MonkeyPatch, room: Any, step: str
+) -> None:
+    monkeypatch.setattr(room, step, interrupted(vars(room)[step]))
+    rows = [row | {"label": "x"} for row in good(5)]
+    assert run(rows, expected="label").exit_status == 0
+    assert len(texts(output)) == 5
+    assert output.with_name("out.report.html").exists()
 
 
 def test_a_signal_while_the_output_is_written_leaves_it_whole(

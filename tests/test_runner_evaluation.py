@@ -12,7 +12,7 @@ import pytest
 from batchrun.errors import UsageError
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
-from tests.running import read_parquet
+from tests.running import read_jsonl, read_parquet
 
 ROWS = [{"word": word, "label": label} for word, label in (("a", "x"), ("b", "y"), ("c", None))]
 
@@ -46,6 +46,13 @@ def test_answers_are_judged_again_when_they_are_reused(
     assert report["evaluation"]["accuracy"] == pytest.approx(2 / 3)
     page = output.with_name("out.report.html").read_text()
     assert "66.7 %" in page
+
+
+def test_lines_say_what_is_correct(run: Callable[..., Summary], output: Path) -> None:
+    labelled(run, ROWS, format="jsonl")
+    choices = [line["response"]["body"]["choices"][0] for line in read_jsonl(output)]
+
+    assert [choice.get("correct") for choice in choices] == [False, False, None]
 
 
 def test_a_choice_has_classes_on_the_page(run: Callable[..., Summary], output: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import shutil
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageDraw
 
 import batchrun
+from batchrun.errors import UsageError
 from batchrun.report.summary import Summary
 from samples.shapes.draw import picture
 from samples.shapes.evaluate import held_out
@@ -35,8 +40,6 @@ def run(source: Path, output: Path, **flags: Any) -> Summary:
 
 def disc(path: Path, colour: str, size: tuple[int, int] = (84, 84)) -> Path:
     """One disc in the middle of a white picture."""
-    from PIL import Image, ImageDraw
-
     image = Image.new("RGB", size, "white")
     width, height = size
     radius = min(width, height) // 4
@@ -99,6 +102,23 @@ def test_images_alike_but_for_their_colour_in_one_run_and_the_next(tmp_path: Pat
     assert texts(tmp_path / "all.jsonl") == list(COLOURS)
 
 
+def test_the_page_shows_a_small_picture_and_what_was_wrong(tmp_path: Path) -> None:
+    disc(tmp_path / "red.png", "red", (300, 300))
+    rows = [{**row(COLOUR, "red.png"), "label": label} for label in ("red", "green")]
+    source = write_jsonl(tmp_path / "in.jsonl", rows)
+    run(source, tmp_path / "out.parquet", expected="label", metric="choice")
+    report = json.loads((tmp_path / "out.report.json").read_text())["figures"]
+    (sample,), (wrong,) = report["samples"], report["wrong"]
+    (shown,) = sample["images"]
+    image = Image.open(BytesIO(base64.b64decode(shown))).convert("RGB")
+
+    assert image.size == (96, 96)
+    red, green, blue = image.getpixel((48, 48))
+    assert red > 150 > 100 > max(green, blue)
+    assert (wrong["expected"], wrong["answer"]) == ("green", "red")
+    assert shown in (tmp_path / "out.report.html").read_text()
+
+
 def test_a_picture_that_changes_under_its_name_is_a_new_row(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "in.jsonl", [row(COLOUR, "a.png"), row(COLOUR, "b.png")])
     disc(tmp_path / "a.png", "red")
@@ -143,6 +163,16 @@ def test_several_questions_on_one_image_encode_it_once_and_never_the_next_night(
     alone = run(source, tmp_path / "alone.jsonl", max_num_seqs=1, no_prefix_cache=True, window=1)
     assert alone.request_counts.completed == 9
     assert texts(tmp_path / "out.jsonl") == texts(tmp_path / "alone.jsonl")
+
+
+@pytest.mark.parametrize("flags", [{"image": "picture"}, {"video": ["picture"]}])
+def test_columns_of_images_need_a_model_that_sees(tmp_path: Path, flags: dict[str, Any]) -> None:
+    rows = [{"picture": "red.png", "word": "a"}]
+    source = write_jsonl(tmp_path / "in.jsonl", rows)
+    with pytest.raises(UsageError, match="needs a model that takes images: leave out --text-only"):
+        run(source, tmp_path / "out.parquet", text_only=True, prompt="{{ word }}", **flags)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_text_alone_and_a_model_without_its_eyes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from batchrun.errors import RunError
 from batchrun.report import page
 from batchrun.report.summary import Summary
+from batchrun.sink import hold
 from tests.command import DEADLINE, ROOT, Command, answers
 from tests.running import read_parquet, write_jsonl
 
@@ -139,6 +141,46 @@ def test_of_two_starters_one_is_busy_and_one_that_waits_goes_on_from_it(
     assert json.loads(stdout)["request_counts"]["reused"] == 1
 
 
+def test_of_several_that_start_at_once_each_row_is_answered_by_one(
+    job: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = job()
+    started = [start("job", str(path), "--wait", "--json") for _ in range(3)]
+    ended = [end(process) for process in started]
+    counts = [json.loads(stdout)["request_counts"] for _, stdout, _ in ended]
+
+    assert [status for status, _, _ in ended] == [0, 0, 0]
+    assert sum(each["completed"] - each["reused"] for each in counts) == 3
+    assert [row["word"] for row in read_parquet(tmp_path / "out.parquet")] == ["w0", "w1", "w2"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+def test_a_signal_ends_one_that_waits(job: Callable[..., Path], tmp_path: Path) -> None:
+    path = job()
+    with hold(tmp_path / "out.parquet"):
+        waiting = start("job", str(path), "--wait")
+        try:
+            wait_for_handler(waiting.pid)
+            waiting.send_signal(signal.SIGTERM)
+            status, _, stderr = end(waiting)
+        finally:
+            waiting.kill()
+
+    assert status == 75
+    assert "is held by another run" in stderr
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def wait_for_handler(process: int) -> None:
+    """Until SIGTERM would not end the process at once."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        (caught,) = re.findall(r"SigCgt:\t(\w+)", Path(f"/proc/{process}/status").read_text())
+        if int(caught, 16) >> (signal.SIGTERM - 1) & 1:
+            return
+        time.sleep(0.02)
+
+
 def test_a_signal_ends_all_jobs_and_not_only_the_first(
     job: Callable[..., Path], tmp_path: Path, tiny_model: Callable[..., Path]
 ) -> None:
@@ -165,7 +207,7 @@ def output(tmp_path: Path) -> Path:
 
 
 def test_a_clock_that_jumps_changes_no_duration(
-    run: Callable[..., Summary], monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Summary], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
     moments = iter(range(10_000))
@@ -175,20 +217,37 @@ def test_a_clock_that_jumps_changes_no_duration(
     assert summary.status == "completed"
     assert 0 < summary.elapsed_time < DEADLINE
     assert all(seconds >= 0 for seconds in summary.elapsed.values())
+    assert all(0 <= row["seconds"] < DEADLINE for row in read_parquet(output))
+    rates = (summary.requests_per_second, summary.tokens_per_second)
+    assert all(rate is not None and rate > 0 for rate in rates)
+    history = json.loads(output.with_name("out.report.json").read_text())["figures"]["history"]
+    assert history["seconds"] == sorted(history["seconds"])
 
 
-def test_a_page_that_cannot_be_written_changes_nothing_else(
+@pytest.mark.parametrize("step", ["render_page", "write_page"])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RunError("the disk is full"), "the disk is full"),
+        (OSError(28, "No space left"), "[Errno 28] No space left"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+    ],
+)
+def test_a_page_that_cannot_be_made_changes_nothing_else(
     run: Callable[..., Summary],
     output: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    step: str,
+    error: Exception,
+    said: str,
 ) -> None:
     def fail(*args: Any) -> None:
-        raise RunError("cannot write the page: the disk is full")
+        raise error
 
-    monkeypatch.setattr(page, "write_page", fail)
+    monkeypatch.setattr(page, step, fail)
     summary = run([{"prompt": "a"}])
 
     assert (summary.status, summary.exit_status) == ("completed", 0)
     assert output.exists()
-    assert "Note: cannot write the page: the disk is full" in capsys.readouterr().err
+    assert f"out.report.html: {said}\n" in capsys.readouterr().err

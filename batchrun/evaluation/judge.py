@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from batchrun.errors import RunError
@@ -48,6 +49,10 @@ class Judge:
     def predicted(self, result: Result) -> str | None:
         """The class that the answer names, None for none."""
         return None if result.answer is None else chosen(result.answer.text, self.classes)
+
+    def judged(self, results: Iterable[Result]) -> Iterator[Result]:
+        """The results, each with whether it is correct."""
+        return (replace(result, correct=self.correct(result)) for result in results)
 
     def correct(self, result: Result) -> bool | None:
         """None where there is no answer, or nothing that can be expected of it."""

@@ -14,7 +14,9 @@ from typing import Any
 
 Metric = Callable[[str, str], bool | None]
 
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?\.?\d+(?:[eE][-+]?\d+)?", re.ASCII)
+# A sign, digits with commas between them, and the rest. What the commas are is looked at after.
+_NUMBER = re.compile(r"([-+]?)(\d+(?:,\d+)*|(?=\.\d))((?:\.\d+)?(?:[eE][-+]?\d+)?)", re.ASCII)
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+", re.ASCII)
 _FINAL = "####"  # where grade-school-maths sets put the result
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _TOLERANCE = 1e-6
@@ -97,7 +99,14 @@ def _number(text: str) -> float | None:
     found = _NUMBER.findall(after if is_marked else text)
     if not found:
         return None
-    return float((found[0] if is_marked else found[-1]).replace(",", ""))
+    sign, digits, rest = found[0] if is_marked else found[-1]
+    if _GROUPED.fullmatch(digits):
+        return float(sign + digits.replace(",", "") + rest)
+    # Several numbers in a list, of which only the first has the sign and the last the rest.
+    first, *others = digits.split(",")
+    if is_marked and others:
+        return float(sign + first)
+    return float(others[-1] + rest if others else sign + first + rest)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -45,13 +45,12 @@ class Evaluation:
 
 
 def tally(results: Iterable[Result], judge: Judge) -> Evaluation:
-    """Judges every result; each choice of a row counts by itself."""
+    """Counts `results` that `judge` has judged; each choice of a row counts by itself."""
     counts: Counter[bool | None] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
     for result in results:
-        correct = judge.correct(result)
-        counts[correct] += 1
-        if judge.metric == CHOICE and correct is not None:
+        counts[result.correct] += 1
+        if judge.metric == CHOICE and result.correct is not None:
             pairs[judge.expected(result) or "", judge.predicted(result) or NONE] += 1
     scored = counts[True] + counts[False]
     low, high = interval(counts[True], scored)

@@ -29,10 +29,12 @@ _TOKEN_ARRAYS = ("input_ids", "attention_mask")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """A decoded image: RGB, with a digest (32 bytes) over its pixels and size."""
+    """A decoded image: RGB, with a digest (32 bytes) over its pixels and size; and for people a
+    small JPEG of it, if there is one."""
 
     image: Image.Image
     digest: bytes
+    thumbnail: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

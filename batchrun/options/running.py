@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from batchrun.flags import Flags
 from batchrun.options.groups import group
-from batchrun.options.speed import WINDOW
 
 _run = group("Run")
 
@@ -42,7 +41,6 @@ RUN = (
         is_flag=True,
         help="Show no progress, and no summary of a run in which every row was answered.",
     ),
-    _run("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON."),
     _run("--wait", is_flag=True, help="Wait while another run holds the output."),
     _run(
         "--nice",
@@ -61,8 +59,9 @@ RUN = (
     ),
 )
 
+JSON = _run("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
+
 CHECK = (
-    WINDOW,
     _run(
         "--plan",
         "with_plan",

@@ -38,21 +38,24 @@ class MediaTokens:
         _check_ends_with_text(processed)
         token_ids = self._bos.apply(processed.token_ids)
         moved = len(token_ids) - len(processed.token_ids)
-        digests = [*(one.digest for one in pictures), *(one.digest for one in clips)]
+        sources: list[Decoded] = [*pictures, *clips]
         return token_ids, [
-            MediaSpan(part.start + moved, part.end + moved, self._media(part, processed, digests))
+            MediaSpan(part.start + moved, part.end + moved, self._media(part, processed, sources))
             for part in processed.parts
         ]
 
-    def _media(self, part: Part, processed: Processed, digests: Sequence[bytes]) -> Media:
+    def _media(self, part: Part, processed: Processed, sources: Sequence[Decoded]) -> Media:
+        own = [sources[source] for source in part.sources]
         digest = sha256(self._processor.identity.encode())
-        for source in part.sources:
-            digest.update(digests[source])
+        for medium in own:
+            digest.update(medium.digest)
         # A processor that pads an image to the size of its neighbours makes another of it.
         for name, array in sorted(part.inputs.items()):
             digest.update(f"{name} {array.shape}".encode())
         token_ids = processed.token_ids[part.start : part.end]
-        return self._kept.shared(Media(digest.digest(), token_ids, part.inputs))
+        thumbnails = (medium.thumbnail for medium in own if isinstance(medium, Picture))
+        media = Media(digest.digest(), token_ids, part.inputs, next(thumbnails, b""))
+        return self._kept.shared(media)
 
 
 def _check_complete(processed: Processed, num_media: int) -> None:

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Literal
 
 from batchrun.errors import RowError
-from batchrun.records import Row
+from batchrun.records import Request, Row
 from batchrun.report.recorder import Recorder
 
 Phase = Literal["load", "prepare", "prefill", "decode", "write"]
@@ -49,6 +49,7 @@ class Meter:
         self.num_reused = 0
         self.num_failed = 0
         self.num_truncated = 0
+        self.num_blank = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
@@ -96,8 +97,10 @@ class Meter:
         self.num_reused += 1
         self._ended(finish_reasons)
 
-    def named(self, model: str | None) -> None:
-        """A row calls for this model by name."""
+    def asked(self, request: Request) -> None:
+        """A row is to be answered."""
+        self.num_blank += request.is_blank
+        model = request.model
         if model is not None and (model in self.models_named or len(self.models_named) < _MODELS):
             self.models_named[model] += 1
 

@@ -90,7 +90,7 @@ def summarize(
         model=model,
         device=dict(device),
         blas=device.get("blas"),
-        notes=[*notes, *stats.notes],
+        notes=[*notes, *stats.notes, *_blank(meter)],
         output=str(config.output),
         errors_file=str(failures) if outcome == "finished" and meter.num_failed else None,
         report=str(report_path(config.output)),
@@ -100,6 +100,13 @@ def summarize(
         versions=_versions(),
         configuration=_plain(asdict(config)),
     )
+
+
+def _blank(meter: Meter) -> list[str]:
+    if not meter.num_blank:
+        return []
+    rows = f"{meter.num_blank:,} row{'s' * (meter.num_blank > 1)}"
+    return [f"{rows} asked about nothing: all columns in the template were empty text"]
 
 
 def _status(meter: Meter, outcome: Outcome) -> Status:

@@ -1,7 +1,8 @@
 """The JSONL output: one OpenAI batch output line per row, all choices in its body.
 
 Beyond OpenAI's fields a line has "row" and, where columns are kept, "input"; a choice has
-"stop_reason" and its own "usage", which holds what the shared one cannot tell apart.
+"stop_reason", "correct" where it was judged, and its own "usage", which holds what the shared one
+cannot tell apart.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ def _success(results: list[Result]) -> dict[str, Any]:
         "object": "chat.completion" if first.is_chat else "text_completion",
         "created": int(max(answer.finished_at for answer in answers)),
         "model": answers[0].model,
-        "choices": [_choice(answer, first.is_chat) for answer in answers],
+        "choices": [
+            _choice(answer, result) for answer, result in zip(answers, results, strict=True)
+        ],
         "usage": _usage(answers),
     }
     return _line(first, _response(first, 200, body), None)
@@ -114,15 +117,16 @@ def _usage(answers: list[Answer]) -> dict[str, Any]:
     return usage
 
 
-def _choice(answer: Answer, is_chat: bool) -> dict[str, Any]:
+def _choice(answer: Answer, result: Result) -> dict[str, Any]:
     logprobs = None if answer.logprobs is None else {"content": answer.logprobs}
-    if logprobs is not None and not is_chat:
+    if logprobs is not None and not result.is_chat:
         logprobs |= _legacy_logprobs(answer.logprobs or [])
     return {
         "index": answer.choice,
-        **_content(answer, is_chat),
+        **_content(answer, result.is_chat),
         "logprobs": logprobs,
         **_scores(answer),
+        **_named("correct", result.correct),
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
         "usage": {
@@ -194,8 +198,9 @@ def line_results(line: dict[str, Any]) -> Iterator[Result]:
         yield Result(row, None, _line_error(line), key=None if key.startswith("row_") else key)
         return
     is_chat = line["response"]["body"]["object"] == "chat.completion"
-    for answer in answers:
-        yield Result(row, answer, None, answer.finished_at, is_chat, answer.key)
+    for answer, choice in zip(answers, line["response"]["body"]["choices"], strict=True):
+        correct = choice.get("correct")
+        yield Result(row, answer, None, answer.finished_at, is_chat, answer.key, correct)
 
 
 def _line_error(line: dict[str, Any]) -> RowError:

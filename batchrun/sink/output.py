@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ def write_output(
     drops_removed: bool = False,
 ) -> None:
     """Writes the run's results to `path` and its failed rows to `errors_path(path)`; a Parquet
-    file carries the `report` along. `correct` fills a column that says whether an answer is right.
+    file carries the `report` along. `correct` says whether an answer is right.
 
     In a folder of parts, `drops_removed` takes out of it what the input no longer has. Files
     appear whole, in place of any earlier ones; without failed rows there is no errors file.
@@ -78,33 +79,25 @@ def write_output(
     if pending:
         raise RunError(f"{pending} rows have no result yet; run again to finish them")
     _write_errors(journal, errors_path(path))
+    results = _judged(journal.results(), correct)
     if kind == "jsonl":
         with replacing(path) as file:
-            jsonl.write(journal.results(), file)
-    else:
-        _write_tables(journal, path, kind, kept_schema, report, explode, correct, drops_removed)
-
-
-def _write_tables(
-    journal: Journal,
-    path: Path,
-    kind: OutputFormat,
-    kept_schema: pa.Schema | None,
-    report: str | None,
-    explode: Fields,
-    correct: Correct | None,
-    drops_removed: bool,
-) -> None:
+            jsonl.write(results, file)
+        return
     from batchrun.sink import parquet, parts
 
-    extras = () if correct is None else (parquet.Extra(parquet.CORRECT, correct),)
     if kind == "parts":
-        plan = parts.PartsPlan(kept_schema, report, explode, extras, drops_removed)
-        parts.write(journal, path, plan)
+        plan = parts.PartsPlan(kept_schema, report, explode, drops_removed)
+        parts.write(journal, results, path, plan)
         return
     with replacing(path) as file:
-        results, kept = journal.results(), journal.kept()
-        parquet.write(results, kept, file, kept_schema, report, explode, extras)
+        parquet.write(results, journal.kept(), file, kept_schema, report, explode)
+
+
+def _judged(results: Iterator[Result], correct: Correct | None) -> Iterator[Result]:
+    if correct is None:
+        return results
+    return (replace(result, correct=correct(result)) for result in results)
 
 
 def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:

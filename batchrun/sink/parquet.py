@@ -35,6 +35,7 @@ COLUMNS = pa.schema(
         ("prompt_logprobs", pa.string()),
         ("logprob", pa.float64()),
         ("is_greedy", pa.bool_()),
+        ("correct", pa.bool_()),
         ("prompt_tokens", pa.int32()),
         ("cached_tokens", pa.int32()),
         ("disk_tokens", pa.int32()),
@@ -49,12 +50,11 @@ COLUMNS = pa.schema(
         ("finished_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-# In some outputs alone: see `evaluation` and `parts`.
-CORRECT = pa.field("correct", pa.bool_())
+# In parts alone.
 ROW_KEY = pa.field("row_key", pa.string())
 
 # Every column that is not a kept one.
-OURS = frozenset([*COLUMNS.names, CORRECT.name, ROW_KEY.name])
+OURS = frozenset([*COLUMNS.names, ROW_KEY.name])
 
 _VERSION = {"batchrun": json.dumps({"version": 1})}
 _REPORT = "batchrun.report"
@@ -185,7 +185,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
     moment = microseconds(result.finished_at)
     if answer is None:
         assert error is not None
-        nothing = (None,) * 17
+        nothing = (None,) * 18
         problem = (error.status, error.code, error.message)
         return (row.index, row.custom_id, 0, *nothing, *problem, None, result.key, moment)
     return (
@@ -203,6 +203,7 @@ def fixed_values(result: Result) -> tuple[Any, ...]:
         _json(answer.prompt_logprobs),
         answer.logprob,
         answer.is_greedy,
+        result.correct,
         answer.prompt_tokens,
         answer.cached_tokens,
         answer.disk_tokens,
@@ -235,7 +236,7 @@ def _records(file: pq.ParquetFile, columns: tuple[str, ...]) -> Iterator[dict[st
 def typed_batches(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """`columns`, the fixed ones as the types that they had whatever another program has made of
     them since, but for moments, which are microseconds. Raises ValueError where one is missing."""
-    missing = set(COLUMNS.names) - set(file.schema_arrow.names)
+    missing = set(columns) & set(COLUMNS.names) - set(file.schema_arrow.names)
     if missing:
         raise ValueError(f"it has no column {min(missing)}")
     # In one thread: this is read once, beside the model, and threads take memory of their own.

@@ -40,7 +40,6 @@ class PartsPlan:
     kept_schema: pa.Schema | None = None
     report: str | None = None
     explode: Fields = ()
-    extras: tuple[Extra, ...] = ()
     drops_removed: bool = False
 
 
@@ -57,16 +56,17 @@ def read(folder: Path) -> Iterator[Answer]:
         yield from parquet.read(path)
 
 
-def write(journal: Journal, folder: Path, plan: PartsPlan) -> None:
-    """Adds a part with the journal's new rows, if there are any. Where the run was asked to start
-    over, it takes the place of all parts. Raises RunError where it cannot."""
+def write(journal: Journal, results: Iterator[Result], folder: Path, plan: PartsPlan) -> None:
+    """Adds a part with those of the journal's `results` that are new, if there are any. Where the
+    run was asked to start over, it takes the place of all parts. Raises RunError where it cannot.
+    """
     before = part_paths(folder)
     try:
         folder.mkdir(exist_ok=True)
         with closing(_Written()) as written:
             if not journal.started_over:
                 written.add(key for path in before for key in _row_keys(path))
-            _add_part(journal, folder, plan, written)
+            _add_part(journal, _new(results, written), folder, plan)
             if plan.drops_removed and not journal.started_over:
                 _drop(before, written)
     except (OSError, pa.ArrowException, sqlite3.Error) as error:
@@ -116,12 +116,10 @@ def _row_keys(path: Path) -> Iterator[str]:
             yield from (key for choice, key in zip(*columns, strict=True) if choice == 0)
 
 
-def _add_part(journal: Journal, folder: Path, plan: PartsPlan, written: _Written) -> None:
-    new = _new_results(journal, written)
+def _add_part(journal: Journal, new: Iterator[Result], folder: Path, plan: PartsPlan) -> None:
     first = next(new, None)
     if first is None:
         return
-    extras = (*plan.extras, Extra(ROW_KEY, row_key))
     with replacing(_next_path(folder)) as file:
         parquet.write(
             chain([first], new),
@@ -130,12 +128,12 @@ def _add_part(journal: Journal, folder: Path, plan: PartsPlan, written: _Written
             plan.kept_schema,
             plan.report,
             plan.explode,
-            extras,
+            [Extra(ROW_KEY, row_key)],
         )
 
 
-def _new_results(journal: Journal, written: _Written) -> Iterator[Result]:
-    for _, group in groupby(journal.results(), key=lambda result: result.row.index):
+def _new(results: Iterator[Result], written: _Written) -> Iterator[Result]:
+    for _, group in groupby(results, key=lambda result: result.row.index):
         choices = list(group)
         if choices[0].answer is not None and not written.take(row_key(choices[0])):
             yield from choices

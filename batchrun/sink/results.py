@@ -149,7 +149,7 @@ def _result(record: dict[str, Any], kept: dict[str, Any]) -> Result:
     row = Row(record["row"], "", 0, record["custom_id"], kept)
     key, moment = record["request_key"], record["finished_at"] / 1e6
     if is_answered(record):
-        return Result(row, to_answer(record), None, moment, True, key)
+        return Result(row, to_answer(record), None, moment, True, key, record["correct"])
     error = RowError(
         record["error_code"], record["error_message"] or "", status=record["status_code"]
     )

@@ -18,7 +18,13 @@ from batchrun.source.attach import MediaColumns, with_media
 from batchrun.source.cells import parse_structured, parse_typed
 from batchrun.source.files import Kind, RawRow, is_compressed, is_stream, kind_of
 from batchrun.source.forms import read_custom_id, read_request
-from batchrun.source.templates import BUILT_IN, Template, chat_messages, with_system
+from batchrun.source.templates import (
+    BUILT_IN,
+    Template,
+    chat_messages,
+    reads_nothing,
+    with_system,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,6 +130,7 @@ class _Recipe:
                 sampling=self.config.sampling,
                 messages=messages,
                 shape=self.config.shape,
+                is_blank=not media and reads_nothing(columns, self.prompt, self.system),
             )
         fields, config = _parsed(self.media.others(columns), kind), self.config
         request = read_request(row, fields, config.sampling, media, config.shape)

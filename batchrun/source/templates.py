@@ -58,6 +58,15 @@ class Template:
         return RowError(code, f"{self.flag}: {problem}", param=self.flag.lstrip("-"))
 
 
+def reads_nothing(columns: dict[str, Any], *templates: Template | None) -> bool:
+    """Whether every column that the templates name holds text without anything in it."""
+    named = [template.columns for template in templates if template is not None]
+    if None in named:
+        return False
+    values = [columns[name] for names in named for name in names or () if name in columns]
+    return bool(values) and all(isinstance(value, str) and not value.strip() for value in values)
+
+
 def chat_messages(
     columns: dict[str, Any], prompt: Template, system: Template | None
 ) -> list[dict[str, Any]]:

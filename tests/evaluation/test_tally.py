@@ -22,7 +22,7 @@ def result(text: str | None, expected: Any) -> Result:
 def judged(pairs: list[tuple[str | None, Any]], metric: str = "choice") -> Any:
     results = [result(*pair) for pair in pairs]
     judge = Judge.of_rows("label", metric, (each.row.kept for each in results))
-    return tally(results, judge)
+    return tally(judge.judged(results), judge)
 
 
 def test_right_wrong_and_what_cannot_be_told() -> None:

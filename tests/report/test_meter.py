@@ -7,7 +7,7 @@ from threading import Barrier
 import pytest
 
 from batchrun.errors import RowError
-from batchrun.records import Row
+from batchrun.records import Request, Row, Sampling
 from batchrun.report.meter import Meter
 from tests.report.figures import Clock
 
@@ -45,7 +45,7 @@ def test_a_reused_truncated_row_counts_as_truncated_but_not_its_tokens() -> None
 def test_models_that_rows_name_are_counted_up_to_a_hundred() -> None:
     meter = Meter()
     for name in ("a", None, "b", "a", *map(str, range(200)), "b"):
-        meter.named(name)
+        meter.asked(Request(Row(0, "in.jsonl", 1), Sampling(), prompt="hi", model=name))
 
     assert (meter.models_named["a"], meter.models_named["b"]) == (2, 2)
     assert len(meter.models_named) == 100

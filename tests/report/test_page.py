@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 import subprocess
@@ -101,6 +102,32 @@ def test_what_rows_hold_is_text_wherever_it_comes() -> None:
     assert "{{ 7*7 }}" in found.text
 
 
+def test_images_are_in_the_page_itself() -> None:
+    page = Tags(render_page(report(recorded=recorder(1, thumbnails=[b"one", b"two"]))))
+
+    assert page.tags.count("img") == 2
+    assert page.attributes["src"] == {
+        f"data:image/jpeg;base64,{base64.b64encode(each).decode()}" for each in (b"one", b"two")
+    }
+
+
+def test_a_report_from_before_there_were_images_and_wrong_answers_has_a_page() -> None:
+    content = report(recorded=recorder(1))
+    del content["figures"]["wrong"], content["figures"]["samples"][0]["images"]
+
+    assert "Some of the answers" in render_page(content)
+
+
+def test_images_of_a_report_that_somebody_made_up_are_no_code() -> None:
+    content = report(recorded=recorder(1, thumbnails=[b"one"]))
+    content["figures"]["samples"][0]["images"] = [EVIL]
+    found = Tags(render_page(content))
+
+    assert found.tags.count("img") == 1
+    assert "script" not in found.tags
+    assert "onerror" not in found.attributes
+
+
 def test_compared_runs_are_text_too() -> None:
     others = [report(output=f"{EVIL}.parquet", model=EVIL), report(output="a<b>.jsonl")]
     found = Tags(render_comparison(others))
@@ -113,6 +140,7 @@ def test_a_run_that_computed_nothing_has_a_page() -> None:
     page = render_page(report(recorded=Recorder()))
 
     assert "Some of the answers" not in page
+    assert "Some of the wrong answers" not in page
     assert "Tokens per second" not in page
 
 
@@ -123,7 +151,8 @@ def test_marks_of_different_charts_do_not_mix() -> None:
 
 
 def test_a_page_of_a_long_run_is_small() -> None:
-    assert len(render_page(report(recorded=recorder(10_000, text="x" * 5_000))).encode()) < 500_000
+    long = recorder(10_000, text="x" * 5_000, thumbnails=[b"j" * 5_000] * 9)
+    assert len(render_page(report(recorded=long)).encode()) < 700_000
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
@@ -132,7 +161,7 @@ def test_in_a_browser_nothing_sticks_out_and_every_chart_shows(tmp_path: Path, w
     name = "a-very-long-name-without-any-place-to-break-" * 3
     page = render_page(
         report(
-            recorded=recorder(text="w" * 400),
+            recorded=recorder(text="w" * 400, thumbnails=[b"no image"] * 9),
             errors={"invalid_url": "https://example.org/" + "x" * 300},
             output=f"{name}.parquet",
             model=name,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import random
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,21 +31,6 @@ try:
 except RunError as error:
     sys.exit(str(error))
 """
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB; skipped where the tests may not mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    if sys.platform != "linux" or os.geteuid() != 0 or mount is None:
-        pytest.skip("only root on Linux mounts a small disk")
-    command = [mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def noise(length: int) -> str:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchrun.errors import RowError
+from batchrun.records import Result
 from batchrun.sink import Journal, read_answers, write_output
 from batchrun.sink import parquet as writer
 from tests.sink.builders import MOMENT, chat, failure, make_answer, make_row
@@ -23,6 +24,7 @@ NAMES = [
         "prompt_logprobs",
         "logprob",
         "is_greedy",
+        "correct",
         "prompt_tokens",
         "cached_tokens",
         "disk_tokens",
@@ -32,6 +34,10 @@ NAMES = [
     *("seconds", "status_code", "error_code", "error_message", "model", "request_key"),
     "finished_at",
 ]
+
+
+def is_wrong(result: Result) -> bool | None:
+    return None if result.answer is None else False
 
 
 def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_path: Path) -> None:
@@ -53,7 +59,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
     journal.add_failure(failure(make_row(1, custom_id="b", kept={"label": "y"}), 422))
     journal.add_row(chat(make_row(2, custom_id="c")), "bad")
     journal.fail_key("bad", RowError("engine_failed", "it failed", status=500))
-    write_output(journal, tmp_path / "out.parquet", "parquet")
+    write_output(journal, tmp_path / "out.parquet", "parquet", correct=is_wrong)
     table = pq.read_table(tmp_path / "out.parquet")
     assert table.schema.names == [*NAMES, "label"]
     done, invalid, failed = table.to_pylist()
@@ -72,6 +78,7 @@ def test_finished_and_failed_rows_have_the_same_columns(journal: Journal, tmp_pa
         "prompt_logprobs": '[null,{"5":{"rank":1}}]',
         "logprob": -0.5,
         "is_greedy": True,
+        "correct": False,
         "prompt_tokens": 7,
         "cached_tokens": 0,
         "disk_tokens": 0,
@@ -146,3 +153,15 @@ def test_answers_are_found_after_another_program_rewrote_the_file(
     rewritten = table.cast(other).append_column("mine", [[1]]).select(["mine", *NAMES[::-1]])
     pq.write_table(rewritten, path)
     assert list(read_answers(path, "parquet")) == [make_answer("k", stop_reason="13")]
+
+
+def test_answers_are_reused_from_an_output_without_what_they_do_not_hold(
+    journal: Journal, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.parquet"
+    journal.add_row(chat(make_row(0)), "k")
+    journal.add_answer(make_answer("k"))
+    write_output(journal, path, "parquet")
+    pq.write_table(pq.read_table(path).drop_columns(["correct"]), path)
+
+    assert list(read_answers(path, "parquet")) == [make_answer("k")]

@@ -46,6 +46,11 @@ def filled(journal: Journal) -> Journal:
     return journal
 
 
+def is_first(result: Result) -> bool | None:
+    """Stands for a judge, who says nothing of failures."""
+    return None if result.answer is None else result.answer.choice == 0
+
+
 def without_place(result: Result) -> Result:
     """An output does not say from which file a row came; nor the errors file's columns."""
     row = replace(result.row, file="", line=0)
@@ -83,7 +88,7 @@ def test_an_export_there_and_back_loses_nothing(
     filled: Journal, tmp_path: Path, first: OutputFormat, second: OutputFormat
 ) -> None:
     paths = [tmp_path / f"{number}.{kind}" for number, kind in enumerate((first, second, first))]
-    write_output(filled, paths[0], first)
+    write_output(filled, paths[0], first, correct=is_first)
     counts = [export(one, other) for one, other in pairwise(paths)]
 
     def answers(path: Path) -> list[Answer | None]:
@@ -92,6 +97,9 @@ def test_an_export_there_and_back_loses_nothing(
     assert counts == [5, 5]
     assert answers(paths[0]) == answers(paths[1]) == answers(paths[2])
     assert answers(paths[0])[0] == ANSWER
+    for path in paths:
+        judged = [result.correct for result in open_results(path).results()]
+        assert judged == [True, None, None, True, False]
     if first == second == "jsonl":
         assert paths[2].read_text() == paths[0].read_text()
 
@@ -107,7 +115,7 @@ def test_the_types_of_kept_columns_survive_an_export(filled: Journal, tmp_path: 
 
 
 def test_a_csv_has_a_line_per_answer_and_kept_columns(filled: Journal, tmp_path: Path) -> None:
-    write_output(filled, tmp_path / "out.jsonl", "jsonl")
+    write_output(filled, tmp_path / "out.jsonl", "jsonl", correct=is_first)
     assert export(tmp_path / "out.jsonl", tmp_path / "out.csv") == 5
     with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
@@ -116,6 +124,7 @@ def test_a_csv_has_a_line_per_answer_and_kept_columns(filled: Journal, tmp_path:
     assert lines[0]["text"] == ANSWER.text
     assert json.loads(lines[0]["tool_calls"]) == ANSWER.tool_calls
     assert (lines[1]["error_code"], lines[1]["text"]) == ("invalid_request", "")
+    assert [line["correct"] for line in lines] == ["true", "", "", "true", "false"]
     assert (lines[3]["id"], lines[3]["input_text"]) == ("2", "t")
 
 

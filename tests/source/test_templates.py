@@ -7,7 +7,7 @@ import pytest
 
 from batchrun.errors import RowError, UsageError
 from batchrun.records import Request, Row, Sampling
-from batchrun.source.templates import Template, chat_messages, with_system
+from batchrun.source.templates import Template, chat_messages, reads_nothing, with_system
 
 ROW = Row(index=0, file="a.jsonl", line=1)
 
@@ -34,6 +34,25 @@ def test_columns_fill_the_template() -> None:
 
 def test_column_whose_name_is_no_word_is_reached_through_the_row() -> None:
     assert render('{{ row["review text"] }}', **{"review text": "good"}) == "good"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "system", "is_so"),
+    [
+        ("Label {{ empty }}.", None, True),
+        ("{{ empty }} {{ blank }}", "Be {{ empty }}", True),
+        ("{{ empty }} {{ word }}", None, False),
+        ("{{ empty }}", "{{ word }}", False),
+        ("{{ empty }} {{ zero }}", None, False),
+        ("say hi", None, False),
+        ('{{ row["empty"] }}', None, False),
+    ],
+)
+def test_data_of_which_nothing_is_there(prompt: str, system: str | None, is_so: bool) -> None:
+    columns = {"empty": "", "blank": " \n", "word": "a", "zero": 0}
+    templates = (Template(prompt, "--prompt"), Template(system, "--system") if system else None)
+
+    assert reads_nothing(columns, *templates) == is_so
 
 
 def test_column_named_row_is_the_column() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from batchrun.models.processor import Clip, Picture
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 Decoded = Picture | Clip
 
 _STRIP = 256
+_THUMBNAIL = 96  # pixels of its longer side
 
 
 def picture(image: Image) -> Picture:
@@ -24,7 +26,19 @@ def picture(image: Image) -> Picture:
     for top in range(0, image.height, _STRIP):
         bottom = min(top + _STRIP, image.height)
         digest.update(image.crop((0, top, image.width, bottom)).tobytes())
-    return Picture(image, digest.digest())
+    return Picture(image, digest.digest(), _thumbnail(image))
+
+
+def _thumbnail(image: Image) -> bytes:
+    """A JPEG of a few kB. The shape stays, but for a strip that would be thinner than a pixel."""
+    from PIL.Image import Resampling
+
+    scale = min(1.0, _THUMBNAIL / max(image.size))
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    file = BytesIO()
+    small = image.resize(size, Resampling.BOX, reducing_gap=1.0)
+    small.save(file, "JPEG", quality=70)
+    return file.getvalue()
 
 
 def clip(frames: npt.NDArray[np.uint8], fps: float) -> Clip:

@@ -58,6 +58,7 @@ def spread(name: str, title: str, unit: str, histogram: dict[str, Any]) -> Chart
         drawing.axes.stairs(histogram["bins"], edges, fill=True, color=SERIES[0], alpha=0.8)
         drawing.axes.axvline(histogram["p50"], color=SERIES[1], linewidth=1.2)
         drawing.axes.set_xlabel(unit)
+        drawing.axes.locator_params(axis="x", integer=unit == "tokens")
         drawing.axes.set_ylim(bottom=0)
         drawing.axes.grid(axis="y")
         drawing.axes.set_axisbelow(True)
@@ -75,7 +76,8 @@ def bars(
 ) -> Chart:
     """A horizontal bar for each of `values`, the first on top, with its figure and share."""
     whole = sum(values.values()) or 1
-    height = _BARS_HEIGHT + _BAR_HEIGHT * max(len(values), 2)
+    room = max(len(values), 2)
+    height = _BARS_HEIGHT + _BAR_HEIGHT * room
     with drawn(name, left=0.26, height=height) as drawing:
         axes = drawing.axes
         places = range(len(values), 0, -1)
@@ -83,6 +85,7 @@ def bars(
         most = max(values.values(), default=0) or 1
         axes.set_xlim(0, most * 1.42)
         axes.set_yticks(list(places), labels=[label[:14] for label in values])
+        axes.set_ylim(len(values) + 0.5 - room, len(values) + 0.5)
         axes.set_xticks([])
         axes.tick_params(length=0)
         axes.spines["bottom"].set_visible(False)

@@ -38,6 +38,7 @@ def render_page(report: Report) -> str:
             verdict=words.VERDICTS[report["status"]],
             cards=_cards(report),
             charts=_charts(report),
+            wrong=report["figures"].get("wrong"),
             samples=report["figures"]["samples"],
             details=_details(report),
         )

@@ -247,3 +247,15 @@ def test_the_digest_tells_colours_apart_and_knows_the_same_again() -> None:
     assert decode(red).digest != decode(blue).digest
     assert decode(red).digest == decode(red).digest
     assert len(decode(red).digest) == 32
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [((400, 100), (96, 24)), ((40, 30), (40, 30)), ((1, 5_000), (1, 96))],
+)
+def test_people_get_a_small_jpeg(size: tuple[int, int], shown: tuple[int, int]) -> None:
+    thumbnail = decode(encoded(noise(*size), "PNG")).thumbnail
+    image = Image.open(BytesIO(thumbnail), formats=["JPEG"])
+
+    assert image.size == shown
+    assert len(thumbnail) < 12_000
