@@ -92,11 +92,13 @@ class RunConfig:
     `reasoning_budget` is the most tokens of a block of reasoning.
     `explode` are the fields of JSON answers that get columns of their own, with their JSON types.
     `drops_removed` takes rows that the input no longer has out of a folder of parts.
+    `destination` is the URL where the output goes from `output`, which is then a private copy.
     `model_map` has the models that rows name, as `ModelConfig.model` has them.
     `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
     output: Path
+    destination: str | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
     manners: MannersConfig = field(default_factory=MannersConfig)

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from batchrun import values
+from batchrun import remote, values
 from batchrun.config import (
     EvaluationConfig,
     MannersConfig,
@@ -117,17 +117,19 @@ class Flags:
         if output is None:
             raise UsageError("no output: say where the answers go, as in -o answers.parquet")
         asked = self._asked_format(output)
-        check_output(Path(output), source.inputs, is_folder=_is_folder(Path(output), asked))
+        place = remote.place(str(output))
+        check_output(place, source.inputs, is_folder=_is_folder(place.path, asked))
         return RunConfig(
             source=source,
-            output=Path(output),
+            output=place.path,
+            destination=place.url,
             model=self.model_config(),
             media=self.media_config(),
             manners=self._manners(),
             evaluation=self._evaluation(),
             format=asked,
-            drops_removed=self._drops_removed(Path(output), asked),
-            explode=self._exploded(source, Path(output), asked),
+            drops_removed=self._drops_removed(place.path, asked),
+            explode=self._exploded(source, place.path, asked),
             max_num_seqs=self.checked_max_num_seqs(),
             max_num_batched_tokens=values.count(
                 "max_num_batched_tokens", self.max_num_batched_tokens

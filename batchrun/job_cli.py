@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from batchrun import options
+from batchrun import options, remote
 from batchrun.check_cli import tell_faults
 from batchrun.errors import BatchrunError, UsageError
 from batchrun.flags import Flags
@@ -41,7 +41,7 @@ class _Asked:
     def config(self) -> RunConfig:
         """Raises UsageError; makes the folders that the run writes to."""
         for target in (self.output, self.flags.log_file):
-            if target is not None:
+            if target is not None and not remote.is_url(target):
                 _make_folder(Path(target).parent)
         return self.flags.run_config(self.inputs, self.output)
 
@@ -140,7 +140,7 @@ def init(input: str, output: str | None) -> None:  # noqa: A002
     target = Path(output)
     if target.exists():
         raise UsageError(f"{target}: is there already; choose another name")
-    path = os.path.relpath(input, target.parent)
+    path = input if remote.is_url(input) else os.path.relpath(input, target.parent)
     try:
         target.write_text(starter(path, columns), encoding="utf-8")
     except OSError as error:
