@@ -56,10 +56,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MediaConfig:
-    """How images and videos are found. Files lie under `root`; None is the folder of the input
-    that names them. `video_fps` frames of each second of a video are shown to the model."""
+    """How images and videos are found. Files lie under `root`, a URL if it is text; None is the
+    folder of the input that names them. `video_fps` frames of each second of a video are shown to
+    the model."""
 
-    root: Path | None = None
+    root: Path | str | None = None
     allow_private_hosts: bool = False
     video_fps: float = 2.0
 

@@ -184,7 +184,7 @@ class Flags:
     def media_config(self) -> MediaConfig:
         """Raises UsageError for a root that is no folder."""
         return MediaConfig(
-            root=values.folder("media_root", self.media_root),
+            root=values.media_root(self.media_root),
             allow_private_hosts=self.allow_private_hosts,
             video_fps=values.positive("video_fps", self.video_fps),
         )

@@ -41,7 +41,7 @@ class _Asked:
     def config(self) -> RunConfig:
         """Raises UsageError; makes the folders that the run writes to."""
         for target in (self.output, self.flags.log_file):
-            if target is not None and not remote.is_url(target):
+            if target is not None and not remote.is_url(str(target)):
                 _make_folder(Path(target).parent)
         return self.flags.run_config(self.inputs, self.output)
 

@@ -18,7 +18,7 @@ def files_beside(output: Path) -> tuple[Path, ...]:
 
 
 def check_output(place: Place, inputs: Sequence[str], *, is_folder: bool = False) -> None:
-    """Raises UsageError if a run from `inputs` could not write to `place`, or would replace an input.
+    """Raises UsageError if a run from `inputs` could not write there, or would replace an input.
 
     `is_folder` says that the output is to be a folder of parts. Looks at names alone; nothing is
     read or written.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from batchrun import remote
 from batchrun.config import OutputFormat
 from batchrun.errors import UsageError
 
@@ -42,13 +43,29 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
-def folder(name: str, value: str | Path | None) -> Path | None:
+def media_root(value: str | Path | None) -> Path | str | None:
+    """A folder here, or the URL of one, with a slash at its end."""
     if value is None:
         return None
-    folder = Path(value).expanduser()
+    named = remote.given(str(value))
+    folder = Path(named).expanduser()
+    if remote.is_url(named):
+        return _folder_elsewhere("--media-root", named)
     if not folder.is_dir():
-        raise UsageError(f"{flag(name)} {value}: no such folder")
+        raise UsageError(f"--media-root {value}: no such folder")
     return folder
+
+
+def _folder_elsewhere(flag: str, url: str) -> str:
+    if remote.is_web(url):
+        raise UsageError(f"{flag} {url}: is on the web, where no folders are; name a bucket's")
+    try:
+        is_there = remote.kind(url) == "folder"
+    except remote.StoreError as error:
+        raise UsageError(f"{flag} {url}: {error}") from error
+    if not is_there:
+        raise UsageError(f"{flag} {url}: no such folder")
+    return url.rstrip("/") + "/"
 
 
 def nice(value: int) -> int:

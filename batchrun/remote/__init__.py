@@ -10,7 +10,7 @@ that fsspec and the store's driver find by themselves.
 
 from batchrun.remote.mirror import Mirror, Place, borrowed, lent, place
 from batchrun.remote.store import StoreError, files_in, kind, matching, open_binary
-from batchrun.remote.urls import beside, given, is_url, name_of, parent
+from batchrun.remote.urls import beside, given, is_url, is_web, name_of, parent
 
 __all__ = [
     "Mirror",
@@ -21,6 +21,7 @@ __all__ = [
     "files_in",
     "given",
     "is_url",
+    "is_web",
     "kind",
     "lent",
     "matching",

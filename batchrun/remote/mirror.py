@@ -1,5 +1,5 @@
-"""Outputs elsewhere: a run writes to a folder here, as it always does, and what is whole goes to the
-URL. The folder is this user's own, one for each folder elsewhere, and is where the journal stays.
+"""Outputs elsewhere: a run writes to a folder here, as it always does, and what is whole goes to
+the URL. The folder is this user's own, one for each folder elsewhere, and keeps the journal.
 """
 
 from __future__ import annotations
@@ -153,9 +153,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 @contextmanager
-def borrowed(
-    named: str, rather: Callable[[Path], Path] = lambda path: path
-) -> Iterator[Path]:
+def borrowed(named: str, rather: Callable[[Path], Path] = lambda path: path) -> Iterator[Path]:
     """The file or folder of parts that a user named, as a path that is good inside; of a URL the
     neighbour that `rather` makes of it is enough, where that is there. Raises UsageError."""
     url = given(named)

@@ -12,10 +12,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from batchrun.errors import UsageError
-from batchrun.remote.urls import is_url, is_web, opened, scheme, without_secrets
+from batchrun.remote.urls import host, is_url, is_web, opened, scheme, without_secrets
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -60,6 +60,7 @@ def kind(url: str) -> Kind | None:
     """What is at a URL, None where nothing is. Raises StoreError, UsageError."""
     try:
         with _at(url) as (store, path):
+            store.invalidate_cache()
             found = store.info(path)["type"]
     except StoreError as error:
         if error.is_missing:
@@ -82,6 +83,7 @@ def files_in(folder: str) -> list[str]:
     """The URLs of the files in a folder, sorted; none where it is not there."""
     try:
         with _at(folder) as (store, path):
+            store.invalidate_cache()
             found = store.ls(path, detail=True)
             names = [each["name"] for each in found if each["type"] == "file"]
             # Some stores have an empty object for the folder itself.
@@ -97,6 +99,7 @@ def matching(pattern: str) -> list[str]:
     if is_web(pattern):
         return []
     with _at(pattern) as (store, path):
+        store.invalidate_cache()
         found = store.glob(path, detail=True)
         names = [name for name, info in found.items() if info["type"] == "file"]
         return sorted(_url(store, pattern, path, name) for name in names)
@@ -123,17 +126,6 @@ def upload(path: Path, url: str) -> None:
 def remove(url: str) -> None:
     with _at(url) as (store, path):
         store.rm_file(path)
-
-
-def copy_to(url: str, target: BinaryIO, max_bytes: int) -> int:
-    """Writes what is at `url`, and at most a little more than `max_bytes` of it; returns its size."""
-    with _at(url) as (store, path):
-        size = int(store.size(path) or 0)
-    if size <= max_bytes:
-        with open_binary(url) as stream:
-            while chunk := stream.read(_BUFFER_BYTES):
-                target.write(chunk)
-    return size
 
 
 class _Stream(io.RawIOBase):
@@ -172,13 +164,13 @@ class _Stream(io.RawIOBase):
 
 @contextmanager
 def _at(url: str) -> Iterator[tuple[AbstractFileSystem, str]]:
-    """The store that a URL names, which has forgotten what it saw before, and the path in it."""
+    """The store that a URL names, and the path in it."""
     whole = opened(url)
-    kind = _driver(url)
+    driver = _driver(url)
     with _explained():
-        store = kind(**kind._get_kwargs_from_urls(whole))
-        store.invalidate_cache()
-        yield store, str(kind._strip_protocol(whole))
+        # Of what says which store it is alone: rows may have chosen the rest.
+        store = driver(**driver._get_kwargs_from_urls(f"{host(whole)}/"))
+        yield store, str(driver._strip_protocol(whole))
 
 
 def _driver(url: str) -> type[AbstractFileSystem]:
@@ -220,7 +212,7 @@ def _explained() -> Iterator[None]:
             f"access is denied ({_line(error)}); see which credentials the store's driver finds",
         ) from error
     # Drivers have no error in common.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise StoreError(
             errno.EIO, f"cannot be reached ({_line(error)}); see the network and the credentials"
         ) from error

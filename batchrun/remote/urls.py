@@ -50,7 +50,7 @@ def given(text: str) -> str:
     if "::" in shown:
         raise UsageError(f"{without_secrets(text)}: names one store in another; name one alone")
     if shown != text:
-        _remember(_USERS, _host(shown), _PASSWORD.findall(text)[0])
+        _remember(_USERS, host(shown), _PASSWORD.findall(text)[0])
     if is_web(text) and "?" in text:
         digest = sha256(shown.encode(errors="surrogatepass")).hexdigest()[:8]
         sealed = f"{shown.partition('?')[0]}?{digest}"
@@ -62,7 +62,7 @@ def given(text: str) -> str:
 def opened(url: str) -> str:
     """The whole of a URL that `given` gave."""
     whole = _GIVEN.get(url, url)
-    user = _USERS.get(_host(whole), "")
+    user = _USERS.get(host(whole), "")
     return whole.replace("://", f"://{user}", 1)
 
 
@@ -99,7 +99,8 @@ def _path(url: str) -> str:
     return url2pathname(url.partition("://")[2].removeprefix(parts.netloc))
 
 
-def _host(url: str) -> str:
+def host(url: str) -> str:
+    """A URL's beginning, up to where the path in the store begins."""
     return "/".join(url.split("/", 3)[:3])
 
 

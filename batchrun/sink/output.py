@@ -107,9 +107,7 @@ def _write_tables(
         parquet.write(results, kept, file, kept_schema, report, explode, extras)
 
 
-def read_answers(
-    path: Path, kind: OutputFormat, name: str | None = None
-) -> Iterator[Answer]:
+def read_answers(path: Path, kind: OutputFormat, name: str | None = None) -> Iterator[Answer]:
     """The answers in an earlier output, streamed; raises UsageError when it is no such file. `name`
     is what users know it by."""
     try:

@@ -60,11 +60,12 @@ class Workers:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            _settle(*work)
+            settle(*work)
             del work  # and all that it holds, while the next is waited for
 
 
-def _settle(future: Future[T], function: Callable[[], T]) -> None:
+def settle(future: Future[T], function: Callable[[], T]) -> None:
+    """Runs `function` for whoever waits for `future`."""
     if not future.set_running_or_notify_cancel():
         return
     try:
