@@ -95,7 +95,8 @@ class RunConfig:
     `drops_removed` takes rows that the input no longer has out of a folder of parts.
     `destination` is the URL where the output goes from `output`, which is then a private copy.
     `model_map` has the models that rows name, as `ModelConfig.model` has them.
-    `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
+    `prefix_cache_dir` None is the usual folder, and `prefix_cache_url` is where more is kept;
+    `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
     output: Path
@@ -112,6 +113,7 @@ class RunConfig:
     kv_bits: int | None = None
     window: int = 4096
     prefix_cache_dir: Path | None = None
+    prefix_cache_url: str | None = None
     prefix_cache_bytes: int = 10_000_000_000
     seed: int | None = None
     reasoning_budget: int | None = None

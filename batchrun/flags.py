@@ -118,6 +118,7 @@ class Flags:
             raise UsageError("no output: say where the answers go, as in -o answers.parquet")
         asked = self._asked_format(output)
         place = remote.place(str(output))
+        prefixes, prefixes_url = values.prefix_cache(self.prefix_cache_dir)
         check_output(place, source.inputs, is_folder=_is_folder(place.path, asked))
         return RunConfig(
             source=source,
@@ -135,7 +136,8 @@ class Flags:
                 "max_num_batched_tokens", self.max_num_batched_tokens
             ),
             kv_bits=values.kv_bits(self.kv_bits),
-            prefix_cache_dir=None if self.prefix_cache_dir is None else Path(self.prefix_cache_dir),
+            prefix_cache_dir=prefixes,
+            prefix_cache_url=prefixes_url,
             prefix_cache_bytes=self.prefix_cache_bytes(),
             window=self.checked_window(),
             seed=values.seed(self.seed),

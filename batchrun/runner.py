@@ -213,6 +213,7 @@ def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore |
         fingerprint=fingerprint(model.identity, model.dtype),
         model_name=model.name,
         max_bytes=config.prefix_cache_bytes,
+        url=config.prefix_cache_url,
     )
 
 

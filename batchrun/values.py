@@ -11,6 +11,7 @@ from typing import get_args
 from batchrun import remote
 from batchrun.config import OutputFormat
 from batchrun.errors import UsageError
+from batchrun.folders import cache_root
 
 DTYPES = ("float32", "float16", "bfloat16")
 KV_BITS = ("8", "4")
@@ -54,6 +55,18 @@ def media_root(value: str | Path | None) -> Path | str | None:
     if not folder.is_dir():
         raise UsageError(f"--media-root {value}: no such folder")
     return folder
+
+
+def prefix_cache(value: str | Path | None) -> tuple[Path | None, str | None]:
+    """The folder here, and the URL that it stands for, if it does."""
+    named = None if value is None else remote.given(str(value))
+    if named is None or not remote.is_url(named):
+        return None if named is None else Path(named), None
+    if remote.is_web(named):
+        raise UsageError(f"--prefix-cache-dir {named}: nothing can be kept there; name a bucket's")
+    remote.check_driver(named)
+    url = named.rstrip("/") + "/"
+    return remote.folder_for("prefixes-elsewhere", cache_root(), url), url
 
 
 def _folder_elsewhere(flag: str, url: str) -> str:

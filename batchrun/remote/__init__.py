@@ -1,16 +1,26 @@
 """Files elsewhere: what a URL names, read and written through fsspec.
 
-    urls.py     which texts are URLs, and what is secret in them
-    store.py    the few things that are asked of a store, and its errors as one line
-    mirror.py   outputs: a folder here for what is at a URL, fetched before and published after
+    urls.py      which texts are URLs, and what is secret in them
+    store.py     the few things that are asked of a store, and its errors as one line
+    waiting.py   for so long and no longer
+    mirror.py    outputs: a folder here for what is at a URL, fetched before and published after
 
-Paths of this machine never come here but for `open_binary`, which opens both. Credentials are those
-that fsspec and the store's driver find by themselves.
+Where a path may come too, it goes through as it is, so that nobody else has to ask. Credentials are
+those that fsspec and the store's driver find by themselves.
 """
 
-from batchrun.remote.mirror import Mirror, Place, borrowed, lent, place
-from batchrun.remote.store import StoreError, files_in, kind, matching, open_binary
+from batchrun.remote.mirror import Mirror, Place, borrowed, folder_for, lent, place
+from batchrun.remote.store import (
+    StoreError,
+    check_driver,
+    files_in,
+    kind,
+    matching,
+    open_binary,
+    upload,
+)
 from batchrun.remote.urls import beside, given, is_url, is_web, name_of, parent
+from batchrun.remote.waiting import within
 
 __all__ = [
     "Mirror",
@@ -18,7 +28,9 @@ __all__ = [
     "StoreError",
     "beside",
     "borrowed",
+    "check_driver",
     "files_in",
+    "folder_for",
     "given",
     "is_url",
     "is_web",
@@ -29,4 +41,6 @@ __all__ = [
     "open_binary",
     "parent",
     "place",
+    "upload",
+    "within",
 ]

@@ -69,6 +69,11 @@ def kind(url: str) -> Kind | None:
     return "folder" if found == "directory" else "file"
 
 
+def check_driver(url: str) -> None:
+    """Raises UsageError where what reads such URLs is not installed."""
+    _driver(url)
+
+
 def check_reach(url: str) -> None:
     """Raises StoreError where nothing could be written to `url`, as its bucket is not there."""
     with _at(url) as (store, path):

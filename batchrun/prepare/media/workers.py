@@ -60,12 +60,11 @@ class Workers:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            settle(*work)
+            _settle(*work)
             del work  # and all that it holds, while the next is waited for
 
 
-def settle(future: Future[T], function: Callable[[], T]) -> None:
-    """Runs `function` for whoever waits for `future`."""
+def _settle(future: Future[T], function: Callable[[], T]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
