@@ -48,7 +48,8 @@ class Bucket:
     def check_credentials(self, after: str) -> str:
         """From so many calls on, the server takes nobody for whom they say they are; returns how
         many it was before."""
-        call = Request(f"{self.address}/moto-api/reset-auth", data=after.encode(), method="POST")
+        headers = {"Content-Type": "text/plain"}
+        call = Request(f"{self.address}/moto-api/reset-auth", after.encode(), headers)
         with urlopen(call) as response:
             return str(json.load(response)["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
 
