@@ -41,8 +41,9 @@ class _Asked:
     def config(self) -> RunConfig:
         """Raises UsageError; makes the folders that the run writes to."""
         for target in (self.output, self.flags.log_file):
-            if target is not None and not remote.is_url(str(target)):
-                _make_folder(Path(target).parent)
+            named = "" if target is None else remote.given(str(target))
+            if named and not remote.is_url(named):
+                _make_folder(Path(named).parent)
         return self.flags.run_config(self.inputs, self.output)
 
 

@@ -34,7 +34,7 @@ class Bucket:
         data: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
         return data
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         listed = self._client.list_objects_v2(Bucket=self.name)
         return sorted(each["Key"] for each in listed.get("Contents", ()))
 
@@ -54,7 +54,7 @@ class Bucket:
             return str(json.load(response)["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
 
     def clear(self) -> None:
-        for key in self.keys():
+        for key in self.names():
             self._client.delete_object(Bucket=self.name, Key=key)
 
     def delete(self) -> None:

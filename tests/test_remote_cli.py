@@ -87,7 +87,7 @@ def test_job_files_name_urls(
     )
     result = CliRunner().invoke(main, ["job", str(file)], env={"BUCKET": bucket.name})
     assert result.exit_code == 3, result.stderr
-    (year,) = {key.split("/")[1] for key in bucket.keys() if key.startswith("jobs/")}
+    (year,) = {key.split("/")[1] for key in bucket.names() if key.startswith("jobs/")}
     assert year.isdecimal()
     assert not list(tmp_path.glob("s3*"))
 

@@ -46,7 +46,7 @@ def pack(caches: list[Any], length: int) -> Packed:
 
 
 def serialised(packed: Packed, key: str) -> memoryview:
-    """The content of the file of `key`. MLX's arrays are copied in the thread that they belong to."""
+    """The content of the file of `key`. Copies MLX's arrays, in the thread that they belong to."""
     buffer = io.BytesIO()
     mx.save_safetensors(buffer, packed.arrays, metadata={"key": key, "caches": packed.layout})
     return buffer.getbuffer()

@@ -151,11 +151,11 @@ class _Stream(io.RawIOBase):
         return self._seekable
 
     def readinto(self, buffer: Any, /) -> int:
-        with _explained():
+        with _explained(self._url):
             return int(self._file.readinto(buffer) or 0)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        with _explained():
+        with _explained(self._url):
             return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
@@ -172,7 +172,7 @@ def _at(url: str) -> Iterator[tuple[AbstractFileSystem, str]]:
     """The store that a URL names, and the path in it."""
     whole = opened(url)
     driver = _driver(url)
-    with _explained():
+    with _explained(url):
         # Of what says which store it is alone: rows may have chosen the rest.
         store = driver(**driver._get_kwargs_from_urls(f"{host(whole)}/"))
         yield store, str(driver._strip_protocol(whole))
@@ -204,12 +204,14 @@ def _url(store: AbstractFileSystem, base: str, base_path: str, path: str) -> str
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except (StoreError, UsageError, MemoryError):
         raise
     except FileNotFoundError as error:
+        if is_web(url) and error.__cause__ is not None:  # whatever it is, the driver calls it so
+            raise _unreachable(error.__cause__) from error
         raise StoreError(errno.ENOENT, "there is no such file, folder or bucket") from error
     except PermissionError as error:
         raise StoreError(
@@ -218,11 +220,15 @@ def _explained() -> Iterator[None]:
         ) from error
     # Drivers have no error in common.
     except Exception as error:
-        raise StoreError(
-            errno.EIO, f"cannot be reached ({_line(error)}); see the network and the credentials"
-        ) from error
+        raise _unreachable(error) from error
 
 
-def _line(error: Exception) -> str:
+def _unreachable(error: BaseException) -> StoreError:
+    return StoreError(
+        errno.EIO, f"cannot be reached ({_line(error)}); see the network and the credentials"
+    )
+
+
+def _line(error: BaseException) -> str:
     text = " ".join(without_secrets(str(error)).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:199]}…"

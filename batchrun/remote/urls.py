@@ -68,6 +68,8 @@ def opened(url: str) -> str:
 
 def without_secrets(text: str) -> str:
     """A message in which a URL may stand as it was opened."""
+    for user in _USERS.values():
+        text = text.replace(user, "")
     return _QUERY.sub(r"\1", _PASSWORD.sub("", text))
 
 

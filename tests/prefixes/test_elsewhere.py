@@ -46,7 +46,7 @@ def saved(folder: Path, bucket: Bucket, *prompts: list[int]) -> None:
 def test_a_second_machine_loads_what_the_first_saved(bucket: Bucket, tmp_path: Path) -> None:
     short, long = prompt(70), prompt(150)
     saved(tmp_path / "one", bucket, short, long)
-    assert len(bucket.keys()) == 2
+    assert len(bucket.names()) == 2
 
     with machine(tmp_path / "two", bucket) as store:
         found = store.find(prompt(200))
@@ -73,19 +73,19 @@ def test_another_model_finds_nothing(bucket: Bucket, tmp_path: Path) -> None:
 
 def test_what_is_there_is_not_sent_again(bucket: Bucket, tmp_path: Path) -> None:
     saved(tmp_path / "one", bucket, prompt(100))
-    (key,) = bucket.keys()
+    (key,) = bucket.names()
     bucket.put("prefixes/notes.txt", b"somebody's")
     bucket.put(f"prefixes/{MODEL}/notes.txt", b"somebody's")
-    before = bucket.keys()
+    before = bucket.names()
     saved(tmp_path / "two", bucket, prompt(100))
 
-    assert bucket.keys() == before
+    assert bucket.names() == before
     assert key in before
 
 
 def test_a_damaged_one_is_computed_again(bucket: Bucket, tmp_path: Path) -> None:
     saved(tmp_path / "one", bucket, prompt(100))
-    (key,) = bucket.keys()
+    (key,) = bucket.names()
     data = bytearray(bucket.get(key))
     data[-1] ^= 1
     bucket.put(key, bytes(data))
@@ -98,9 +98,9 @@ def test_a_damaged_one_is_computed_again(bucket: Bucket, tmp_path: Path) -> None
 
 def test_one_under_the_name_of_another_is_not_used(bucket: Bucket, tmp_path: Path) -> None:
     saved(tmp_path / "one", bucket, prompt(100))
-    (key,) = bucket.keys()
+    (key,) = bucket.names()
     saved(tmp_path / "one", bucket, prompt(100, first=8))
-    (other,) = set(bucket.keys()) - {key}
+    (other,) = set(bucket.names()) - {key}
     data = bucket.get(other)
     named = key.partition("-")[0] + "-" + other.partition("-")[2]
     bucket.clear()

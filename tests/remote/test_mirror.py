@@ -68,7 +68,7 @@ def test_what_is_there_comes_and_only_what_changed_goes(
     path.with_name("x.errors.jsonl").unlink()
     mirror.publish()
     assert gone == [f"{bucket.url}/out/x.jsonl"]
-    assert bucket.keys() == ["out/x.jsonl"]
+    assert bucket.names() == ["out/x.jsonl"]
     assert bucket.get("out/x.jsonl") == b"a new one"
     mirror.clear()
     assert list(path.parent.iterdir()) == []
@@ -90,7 +90,7 @@ def test_parts_come_and_go_by_themselves(
     (path / "part-00003.parquet").write_bytes(b"new")
     mirror.publish()
     names = ("_SUCCESS", "part-00002.parquet", "part-00003.parquet")
-    assert bucket.keys() == [f"out/labels/{name}" for name in names]
+    assert bucket.names() == [f"out/labels/{name}" for name in names]
 
 
 def test_what_cannot_go_stays_here(
@@ -126,8 +126,8 @@ def test_files_are_borrowed_and_lent(bucket: Bucket, tmp_path: Path) -> None:
     with pytest.raises(KeyError), lent(f"{bucket.url}/other.csv") as path:
         path.write_bytes(b"half")
         raise KeyError
-    assert bucket.keys() == ["deep/x.csv"]
-    with pytest.raises(UsageError, match="other.csv: there is no such file"):
+    assert bucket.names() == ["deep/x.csv"]
+    with pytest.raises(UsageError, match=r"other\.csv: there is no such file"):
         borrowed(f"{bucket.url}/other.csv").__enter__()
 
 

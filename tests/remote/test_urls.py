@@ -46,6 +46,7 @@ def test_a_password_is_taken_out_and_found_again_for_its_neighbours() -> None:
     assert opened(shown) == "ftp://me:pass@host/in/a.jsonl"
     assert opened(beside(shown, lambda path: path.with_suffix(".csv"))).startswith("ftp://me:pass@")
     assert opened("ftp://other/in/a.jsonl") == "ftp://other/in/a.jsonl"
+    assert without_secrets("no host me:pass@host") == "no host host"
     with pytest.raises(UsageError, match="two users"):
         given("ftp://you:word@host/in/a.jsonl")
 

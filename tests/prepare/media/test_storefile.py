@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from batchrun.config import MediaConfig
 from batchrun.models.processor import Clip, Picture
-from batchrun.prepare.media import Limits, MediaReader, Reference, without_media
-from batchrun.prepare.media import storefile
+from batchrun.prepare.media import Limits, MediaReader, Reference, storefile, without_media
 from batchrun.prepare.media.faults import MediaFault
 from batchrun.prepare.media.storefile import fetch, url_below
 from batchrun.records import Request, Row, Sampling
