@@ -2,6 +2,7 @@
 
     urls.py      which texts are URLs, and what is secret in them
     store.py     the few things that are asked of a store, and its errors as one line
+    stream.py    a file elsewhere, read bit by bit
     waiting.py   for so long and no longer
     mirror.py    outputs: a folder here for what is at a URL, fetched before and published after
 
@@ -16,9 +17,9 @@ from batchrun.remote.store import (
     files_in,
     kind,
     matching,
-    open_binary,
     upload,
 )
+from batchrun.remote.stream import open_binary
 from batchrun.remote.urls import beside, given, is_url, is_web, name_of, parent
 from batchrun.remote.waiting import within
 

@@ -1,4 +1,4 @@
-"""What is asked of a store: to say what there is, to read, to write and to remove.
+"""What is asked of a store: to say what there is, to bring, to write and to remove.
 
 Drivers raise whatever their libraries do. Here it all becomes `StoreError`, whose `strerror` says
 in one line what is wrong and what to do, to follow the URL.
@@ -7,12 +7,11 @@ in one line what is wrong and what to do, to follow the URL.
 from __future__ import annotations
 
 import errno
-import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from batchrun.errors import UsageError
 from batchrun.remote.urls import host, is_url, is_web, opened, scheme, without_secrets
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["file", "folder"]
 
-_BUFFER_BYTES = 2**22
 # An object appears there when all of it has arrived; elsewhere a file grows under its name.
 _WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf", "oci", "oss", "tos")
 _PACKAGES = {
@@ -46,20 +44,10 @@ class StoreError(OSError):
         return self.errno == errno.ENOENT
 
 
-def open_binary(path: str, buffer_bytes: int = _BUFFER_BYTES) -> io.BufferedReader:
-    """The bytes of a file here or elsewhere; of the latter about `buffer_bytes` are read at once.
-
-    Raises OSError, of which StoreError, also while it is read.
-    """
-    if not is_url(path):
-        return open(path, "rb")
-    return io.BufferedReader(_Stream(path), buffer_bytes)
-
-
 def kind(url: str) -> Kind | None:
     """What is at a URL, None where nothing is. Raises StoreError, UsageError."""
     try:
-        with _at(url) as (store, path):
+        with at(url) as (store, path):
             store.invalidate_cache()
             found = store.info(path)["type"]
     except StoreError as error:
@@ -76,7 +64,7 @@ def check_driver(url: str) -> None:
 
 def check_reach(url: str) -> None:
     """Raises StoreError where nothing could be written to `url`, as its bucket is not there."""
-    with _at(url) as (store, path):
+    with at(url) as (store, path):
         while (path := store._parent(path)).strip("/"):
             if store.exists(path):
                 return
@@ -87,7 +75,7 @@ def check_reach(url: str) -> None:
 def files_in(folder: str) -> list[str]:
     """The URLs of the files in a folder, sorted; none where it is not there."""
     try:
-        with _at(folder) as (store, path):
+        with at(folder) as (store, path):
             store.invalidate_cache()
             found = store.ls(path, detail=True)
             names = [each["name"] for each in found if each["type"] == "file"]
@@ -103,7 +91,7 @@ def matching(pattern: str) -> list[str]:
     """The URLs of the files that a glob names, sorted; a web URL is none."""
     if is_web(pattern):
         return []
-    with _at(pattern) as (store, path):
+    with at(pattern) as (store, path):
         store.invalidate_cache()
         found = store.glob(path, detail=True)
         names = [name for name, info in found.items() if info["type"] == "file"]
@@ -111,13 +99,13 @@ def matching(pattern: str) -> list[str]:
 
 
 def download(url: str, path: Path) -> None:
-    with _at(url) as (store, there):
+    with at(url) as (store, there):
         store.get_file(there, str(path))
 
 
 def upload(path: Path, url: str) -> None:
     """Puts a file at `url`, whole or not at all."""
-    with _at(url) as (store, there):
+    with at(url) as (store, there):
         if scheme(url) in _WHOLE_OBJECTS:
             store.put_file(str(path), there)
             return
@@ -129,50 +117,16 @@ def upload(path: Path, url: str) -> None:
 
 
 def remove(url: str) -> None:
-    with _at(url) as (store, path):
+    with at(url) as (store, path):
         store.rm_file(path)
 
 
-class _Stream(io.RawIOBase):
-    """A file elsewhere, with its errors explained. What is read at once is who reads it's to say:
-    nothing is read ahead, which for tables read column by column would be read for nothing."""
-
-    def __init__(self, url: str):
-        super().__init__()
-        self._url = url
-        with _at(url) as (store, path):
-            self._file: Any = store.open(path, "rb", cache_type="none")
-        self._seekable = bool(self._file.seekable())
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self._seekable
-
-    def readinto(self, buffer: Any, /) -> int:
-        with _explained(self._url):
-            return int(self._file.readinto(buffer) or 0)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        with _explained(self._url):
-            return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
-
-
 @contextmanager
-def _at(url: str) -> Iterator[tuple[AbstractFileSystem, str]]:
+def at(url: str) -> Iterator[tuple[AbstractFileSystem, str]]:
     """The store that a URL names, and the path in it."""
     whole = opened(url)
     driver = _driver(url)
-    with _explained(url):
+    with explained(url):
         # Of what says which store it is alone: rows may have chosen the rest.
         store = driver(**driver._get_kwargs_from_urls(f"{host(whole)}/"))
         yield store, str(driver._strip_protocol(whole))
@@ -204,7 +158,8 @@ def _url(store: AbstractFileSystem, base: str, base_path: str, path: str) -> str
 
 
 @contextmanager
-def _explained(url: str) -> Iterator[None]:
+def explained(url: str) -> Iterator[None]:
+    """Turns whatever is raised inside into StoreError; our own errors pass as they are."""
     try:
         yield
     except (StoreError, UsageError, MemoryError):

@@ -158,7 +158,10 @@ def _check(path: str) -> None:
     if path == STDIN and sys.stdin is None:
         raise UsageError("standard input (-) is closed")
     if not is_stream(path):
-        _check_content(path, kind)
+        try:
+            _check_content(path, kind)
+        except remote.StoreError as error:
+            raise UsageError(f"{path}: {error}") from error
 
 
 def _check_content(path: str, kind: Kind) -> None:
