@@ -50,11 +50,9 @@ def media_root(value: str | Path | None) -> Path | str | None:
         return None
     named = remote.given(str(value))
     folder = Path(named).expanduser()
-    if remote.is_url(named):
-        return _folder_elsewhere("--media-root", named)
-    if not folder.is_dir():
-        raise UsageError(f"--media-root {value}: no such folder")
-    return folder
+    if not (_is_folder_elsewhere(named) if remote.is_url(named) else folder.is_dir()):
+        raise UsageError(f"--media-root {named}: no such folder")
+    return named.rstrip("/") + "/" if remote.is_url(named) else folder
 
 
 def prefix_cache(value: str | Path | None) -> tuple[Path | None, str | None]:
@@ -69,16 +67,13 @@ def prefix_cache(value: str | Path | None) -> tuple[Path | None, str | None]:
     return remote.folder_for("prefixes-elsewhere", cache_root(), url), url
 
 
-def _folder_elsewhere(flag: str, url: str) -> str:
+def _is_folder_elsewhere(url: str) -> bool:
     if remote.is_web(url):
-        raise UsageError(f"{flag} {url}: is on the web, where no folders are; name a bucket's")
+        raise UsageError(f"--media-root {url}: on the web are no folders; name a bucket's")
     try:
-        is_there = remote.kind(url) == "folder"
+        return remote.kind(url) == "folder"
     except remote.StoreError as error:
-        raise UsageError(f"{flag} {url}: {error}") from error
-    if not is_there:
-        raise UsageError(f"{flag} {url}: no such folder")
-    return url.rstrip("/") + "/"
+        raise UsageError(f"--media-root {url}: {error}") from error
 
 
 def nice(value: int) -> int:

@@ -103,7 +103,7 @@ def test_cache_commands_are_for_folders_here(bucket: Bucket) -> None:
     ("flag", "said"),
     [
         ("--media-root={}/none", "no such folder"),
-        ("--media-root=https://host/images", "where no folders are"),
+        ("--media-root=https://host/images", "on the web are no folders"),
         ("--prefix-cache-dir=https://host/prefixes", "nothing can be kept there"),
         ("--prefix-cache-dir=odd://host/prefixes", "no store is known"),
     ],

@@ -77,11 +77,14 @@ class Elsewhere:
         try:
             data = within(_FETCH_SECONDS, lambda: _content(kept.url, kept.nbytes))
         except StoreError as error:
-            self._give_up(error)
-            return None
+            if not error.is_missing:
+                self._give_up(error)
+                return None
+            data = b""
         if hashlib.sha256(data).hexdigest() == kept.digest:
             return data
-        self._note(f"A stored prefix is damaged at {self._folder}; it is computed again")
+        fault = "damaged" if data else "gone"
+        self._note(f"A stored prefix is {fault} at {self._folder}; it is computed again")
         self._kept.pop(kept.key, None)
         return None
 

@@ -23,6 +23,7 @@ Kind = Literal["file", "folder"]
 
 # An object appears there when all of it has arrived; elsewhere a file grows under its name.
 _WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf", "oci", "oss", "tos")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PACKAGES = {
     "s3": '"batchrun[s3]"',
     "s3a": '"batchrun[s3]"',
@@ -63,7 +64,10 @@ def check_driver(url: str) -> None:
 
 
 def check_reach(url: str) -> None:
-    """Raises StoreError where nothing could be written to `url`, as its bucket is not there."""
+    """Raises StoreError where nothing could be written to `url`, as its bucket is not there; in
+    other stores folders are made."""
+    if scheme(url) not in _WHOLE_OBJECTS:
+        return
     with at(url) as (store, path):
         while (path := store._parent(path)).strip("/"):
             if store.exists(path):
@@ -175,6 +179,8 @@ def explained(url: str) -> Iterator[None]:
         ) from error
     # Drivers have no error in common.
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise StoreError(error.errno, "the disk is full; free some space") from error
         raise _unreachable(error) from error
 
 

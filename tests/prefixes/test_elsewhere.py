@@ -52,10 +52,10 @@ def test_a_second_machine_loads_what_the_first_saved(bucket: Bucket, tmp_path: P
         found = store.find(prompt(200))
         assert found is not None
         assert (found.length, found.seconds_saved) == (150, 2.0)
-        assert loaded(store, prompt(200)) == long
+        assert store.find(prompt(69)) is None
+        assert store.find(prompt(200, first=8)) is None
         assert loaded(store, prompt(100)) == short
-        assert loaded(store, prompt(69)) is None
-        assert loaded(store, prompt(200, first=8)) is None
+        assert loaded(store, prompt(200)) == long
     assert store.notes == []
     # From now on they are here too, as are the parts of them.
     assert len(entry_files(tmp_path / "two")) == 2
@@ -116,7 +116,10 @@ def test_one_that_is_gone_by_now_is_computed_again(bucket: Bucket, tmp_path: Pat
     with machine(tmp_path / "two", bucket) as store:
         bucket.clear()
         assert loaded(store, prompt(100)) is None
-    assert len(store.notes) == 1
+        assert store.find(prompt(100)) is None
+        store.save(prompt(90), kv_caches(prompt(90)), 1.0)
+    assert [note.partition(" at ")[0] for note in store.notes] == ["A stored prefix is gone"]
+    assert len(bucket.names()) == 1  # the store itself is as good as before
 
 
 @pytest.mark.parametrize("broken", ["files_in", "open_binary", "upload"])

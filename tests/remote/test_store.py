@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def test_a_missing_file_and_a_missing_bucket_are_said(bucket: Bucket, tmp_path: 
     with pytest.raises(StoreError, match="there is no no-such-bucket; make it first"):
         store.check_reach("s3://no-such-bucket/deep/out.parquet")
     store.check_reach(f"{bucket.url}/deep/out.parquet")
+    store.check_reach("memory://no-such-folder/deep/out.parquet")  # which can be made
     (tmp_path / "new").write_bytes(b"new")
     with pytest.raises(StoreError, match="bucket"):
         store.upload(tmp_path / "new", "s3://no-such-bucket/new")
@@ -78,6 +80,17 @@ def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
         store.kind("az://b/x")
     with pytest.raises(UsageError, match="no store is known that odd:// names"):
         store.kind("odd://b/x")
+
+
+def test_a_full_disk_here_is_not_the_store_s_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "get_file", full)
+    with pytest.raises(StoreError, match=r"^the disk is full"):
+        store.download("memory://x", tmp_path / "x")
 
 
 def test_whatever_a_driver_raises_is_one_line_without_secrets(
