@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from batchrun.errors import UsageError
@@ -17,13 +17,13 @@ def files_beside(output: Path) -> tuple[Path, ...]:
     return errors_path(output), report_path(output), page_path(output)
 
 
-def check_output(place: Place, inputs: Sequence[str], *, is_folder: bool = False) -> None:
+def check_output(place: Place, inputs: Iterable[str], *, is_folder: bool = False) -> None:
     """Raises UsageError if a run from `inputs` could not write there, or would replace an input.
 
     `is_folder` says that the output is to be a folder of parts. Looks at names alone; nothing is
     read or written.
     """
-    output = place.path
+    output, inputs = place.path, tuple(inputs)
     if str(output) in ("-", "/dev/stdout"):
         raise UsageError("-o needs a file: standard output cannot be continued by a later run")
     if output.is_dir() and not is_folder:
@@ -36,8 +36,8 @@ def check_output(place: Place, inputs: Sequence[str], *, is_folder: bool = False
         if not os.access(folder, os.W_OK):
             raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
     if is_folder:
-        _check_folder(output, inputs)
         _check_parts(str(output), (path.name for path in output.glob("*")))
+        _check_folder(output, inputs)
     written = files_beside(output) if is_folder else (output, *files_beside(output))
     _check_files(written, inputs)
     if place.url is not None:
