@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from batchrun import folders, options
+from batchrun.errors import UsageError
 from batchrun.report.render import one_line
-from batchrun.values import size
+from batchrun.values import prefix_cache, size
 
 if TYPE_CHECKING:
     from batchrun.prefixes.catalog import Removed
@@ -28,7 +29,12 @@ def cache() -> None:
 
 
 def _folder(asked: str | None) -> Path:
-    return folders.prefix_cache(None if asked is None else Path(asked))
+    folder, url = prefix_cache(asked)
+    if url is not None:
+        raise UsageError(
+            f"{url}: is looked after with the store's own tools; what of it is here is in {folder}"
+        )
+    return folders.prefix_cache(folder)
 
 
 @cache.command("list", cls=options.GroupedCommand, short_help="Say what is kept of which model.")

@@ -56,10 +56,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MediaConfig:
-    """How images and videos are found. Files lie under `root`; None is the folder of the input
-    that names them. `video_fps` frames of each second of a video are shown to the model."""
+    """How images and videos are found. Files lie under `root`, a URL if it is text; None is the
+    folder of the input that names them. `video_fps` frames of each second of a video are shown to
+    the model."""
 
-    root: Path | None = None
+    root: Path | str | None = None
     allow_private_hosts: bool = False
     video_fps: float = 2.0
 
@@ -92,11 +93,14 @@ class RunConfig:
     `reasoning_budget` is the most tokens of a block of reasoning.
     `explode` are the fields of JSON answers that get columns of their own, with their JSON types.
     `drops_removed` takes rows that the input no longer has out of a folder of parts.
+    `destination` is the URL where the output goes from `output`, which is then a private copy.
     `model_map` has the models that rows name, as `ModelConfig.model` has them.
-    `prefix_cache_dir` None is the usual folder; `prefix_cache_bytes` 0 keeps nothing there."""
+    `prefix_cache_dir` None is the usual folder, and `prefix_cache_url` is where more is kept;
+    `prefix_cache_bytes` 0 keeps nothing there."""
 
     source: SourceConfig
     output: Path
+    destination: str | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
     manners: MannersConfig = field(default_factory=MannersConfig)
@@ -109,6 +113,7 @@ class RunConfig:
     kv_bits: int | None = None
     window: int = 4096
     prefix_cache_dir: Path | None = None
+    prefix_cache_url: str | None = None
     prefix_cache_bytes: int = 10_000_000_000
     seed: int | None = None
     reasoning_budget: int | None = None

@@ -10,6 +10,7 @@ from batchrun import device, log, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine.stats import EngineStats
 from batchrun.evaluation import Evaluation, Judge, tally
+from batchrun.remote import Mirror
 from batchrun.report.meter import Meter
 from batchrun.report.summarize import summarize
 from batchrun.report.summary import (
@@ -42,10 +43,12 @@ def finish(
     kind: OutputFormat,
     schema: pa.Schema | None,
     journal: sink.Journal,
+    mirror: Mirror,
     meter: Meter,
     ended: Ended,
 ) -> Summary:
-    """Write what the run came to. Raises RunError where output or report cannot be written."""
+    """Write what the run came to, and bring it to where it goes. Raises RunError where output or
+    report cannot be written."""
     judge = _judge(config, journal)
     evaluation = None
     if judge is not None:
@@ -67,11 +70,14 @@ def finish(
                 correct=None if judge is None else judge.correct,
                 drops_removed=config.drops_removed,
             )
+            mirror.publish()
         journal.delete()
     summary = _summary(config, meter, ended, evaluation)
     text = report_text(summary, meter.recorder.to_dict())
     write_report(text, report_path(config.output))
     _write_page(config, text)
+    mirror.publish()
+    mirror.clear()
     return summary
 
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from batchrun import values
+from batchrun import remote, values
 from batchrun.config import (
     EvaluationConfig,
     MannersConfig,
@@ -117,8 +117,9 @@ class Flags:
         config = self.dry_config(inputs, output)
         if output is None:
             raise UsageError("no output: say where the answers go, as in -o answers.parquet")
+        place = remote.place(str(output))
         is_folder = _is_folder(config.output, config.format)
-        check_output(config.output, config.source.inputs, is_folder=is_folder)
+        check_output(place, config.source.inputs, is_folder=is_folder)
         return config
 
     def dry_config(self, inputs: Sequence[str | Path], output: str | Path | None) -> RunConfig:
@@ -127,25 +128,28 @@ class Flags:
         Raises UsageError where a value or an input cannot work.
         """
         source = self.source_config(inputs)
-        target = Path(_ANY_OUTPUT if output is None else output)
+        place = remote.place(_ANY_OUTPUT if output is None else str(output))
         asked = self._asked_format(_ANY_OUTPUT if output is None else output)
-        output_format(target, asked)
+        output_format(place.path, asked)
+        prefixes, prefixes_url = values.prefix_cache(self.prefix_cache_dir)
         return RunConfig(
             source=source,
-            output=target,
+            output=place.path,
+            destination=place.url,
             model=self.model_config(),
             media=self.media_config(),
             manners=self._manners(),
             evaluation=self._evaluation(),
             format=asked,
-            drops_removed=self._drops_removed(target, asked),
-            explode=self._exploded(source, target, asked),
+            drops_removed=self._drops_removed(place.path, asked),
+            explode=self._exploded(source, place.path, asked),
             max_num_seqs=self.checked_max_num_seqs(),
             max_num_batched_tokens=values.count(
                 "max_num_batched_tokens", self.max_num_batched_tokens
             ),
             kv_bits=values.kv_bits(self.kv_bits),
-            prefix_cache_dir=None if self.prefix_cache_dir is None else Path(self.prefix_cache_dir),
+            prefix_cache_dir=prefixes,
+            prefix_cache_url=prefixes_url,
             prefix_cache_bytes=self.prefix_cache_bytes(),
             window=self.checked_window(),
             seed=values.seed(self.seed),
@@ -194,7 +198,7 @@ class Flags:
     def media_config(self) -> MediaConfig:
         """Raises UsageError for a root that is no folder."""
         return MediaConfig(
-            root=values.folder("media_root", self.media_root),
+            root=values.media_root(self.media_root),
             allow_private_hosts=self.allow_private_hosts,
             video_fps=values.positive("video_fps", self.video_fps),
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from batchrun import options
+from batchrun import options, remote
 from batchrun.check_cli import tell_faults
 from batchrun.errors import BatchrunError, UsageError
 from batchrun.flags import Flags
@@ -49,14 +49,15 @@ class _Asked:
         for all else that is wrong. Nothing is made or written."""
         for folder in self._folders():
             _check_can_be_made(folder)
-        has_place = self.output is None or Path(self.output).parent.is_dir()
+        has_place = all(folder.is_dir() for folder in self._folders())
         make = self.flags.run_config if has_place else self.flags.dry_config
         config = make(self.inputs, self.output)
         return tell_faults(config, with_plan=False, as_json=self.as_json)
 
     def _folders(self) -> list[Path]:
         targets = (self.output, self.flags.log_file)
-        return [Path(target).parent for target in targets if target is not None]
+        named = [remote.given(str(target)) for target in targets if target is not None]
+        return [Path(name).parent for name in named if not remote.is_url(name)]
 
 
 @click.command(cls=options.GroupedCommand, short_help="Carry out job files.")
@@ -153,7 +154,7 @@ def init(input: str, output: str | None) -> None:  # noqa: A002
     target = Path(output)
     if target.exists():
         raise UsageError(f"{target}: is there already; choose another name")
-    path = os.path.relpath(input, target.parent)
+    path = input if remote.is_url(input) else os.path.relpath(input, target.parent)
     try:
         target.write_text(starter(path, columns), encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whether the output can be where it was asked for."""
+"""Where a run writes, and whether it can."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from batchrun.errors import UsageError
+from batchrun.remote import Place, beside, parent
 from batchrun.report.summary import page_path, report_path
 from batchrun.sink.output import errors_path
 
 
-def check_output(output: Path, inputs: Iterable[str], *, is_folder: bool = False) -> None:
-    """Raises UsageError if a run from `inputs` could not write `output`, or would replace an input.
+def files_beside(output: Path) -> tuple[Path, ...]:
+    """What a run writes beside its output."""
+    return errors_path(output), report_path(output), page_path(output)
+
+
+def check_output(place: Place, inputs: Iterable[str], *, is_folder: bool = False) -> None:
+    """Raises UsageError if a run from `inputs` could not write there, or would replace an input.
 
     `is_folder` says that the output is to be a folder of parts. Looks at names alone; nothing is
     read or written.
     """
+    output, inputs = place.path, tuple(inputs)
     if str(output) in ("-", "/dev/stdout"):
         raise UsageError("-o needs a file: standard output cannot be continued by a later run")
     if output.is_dir() and not is_folder:
@@ -29,25 +36,38 @@ def check_output(output: Path, inputs: Iterable[str], *, is_folder: bool = False
         if not os.access(folder, os.W_OK):
             raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
     if is_folder:
+        _check_parts(str(output), (path.name for path in output.glob("*")))
         _check_folder(output, inputs)
-    beside = (errors_path(output), report_path(output), page_path(output))
-    written = beside if is_folder else (output, *beside)
+    written = files_beside(output) if is_folder else (output, *files_beside(output))
     _check_files(written, inputs)
+    if place.url is not None:
+        _check_elsewhere(place.url, inputs)
+        _check_parts(place.url, place.names)
 
 
 def _check_folder(output: Path, inputs: Iterable[str]) -> None:
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output}: is there and is no folder; move it away, or change -o")
-    visible = output.glob("[!._]*") if output.exists() else ()
-    strange = next((path for path in visible if not path.match("part-*.parquet")), None)
-    if strange is not None:
-        raise UsageError(
-            f"{output}: holds {strange.name}, which is no part of an output; name a file in it,"
-            " or a new folder"
-        )
     for path in inputs:
         if output.exists() and _is_same(str(Path(path).parent), output):
             raise UsageError(f"{path}: is an input, and lies in the output; change -o")
+
+
+def _check_parts(output: str, names: Iterable[str]) -> None:
+    visible = (name for name in names if not name.startswith((".", "_")))
+    strange = next((name for name in visible if not Path(name).match("part-*.parquet")), None)
+    if strange is not None:
+        raise UsageError(
+            f"{output}: holds {strange}, which is no part of an output; name a file in it,"
+            " or a new folder"
+        )
+
+
+def _check_elsewhere(url: str, inputs: Iterable[str]) -> None:
+    written = {url, *(beside(url, change) for change in (errors_path, report_path, page_path))}
+    for path in inputs:
+        if path in written or parent(path) == f"{url}/":
+            raise UsageError(f"{path}: is an input, and this run would replace it; change -o")
 
 
 def _check_files(written: Iterable[Path], inputs: Iterable[str]) -> None:

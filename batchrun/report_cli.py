@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from batchrun import options
+from batchrun import options, remote
 from batchrun.report.compare import comparison_text
 from batchrun.report.reading import read_report
 
@@ -25,20 +25,28 @@ def report(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
     Of one run, write the page beside it again, or to --output. Of several, print the figures in
     columns; with --output, also write a page with them.
     """
-    reports = [read_report(Path(run)) for run in runs]
+    reports = [_report(run) for run in runs]
     if as_json:
         for content in reports:
             click.echo(json.dumps(content))
         return
     if len(reports) > 1:
         click.echo(comparison_text(reports))
-    target = Path(output) if output else _beside(Path(runs[0])) if len(runs) == 1 else None
+    target = output or (remote.beside(remote.given(runs[0]), _page) if len(runs) == 1 else None)
     if target is not None:
-        _write(reports, target)
-        click.echo(f"Written: {target}", err=True)
+        with remote.lent(target) as path:
+            _write(reports, path)
+        click.echo(f"Written: {remote.given(target)}", err=True)
 
 
-def _beside(run: Path) -> Path:
+def _report(run: str) -> dict[str, Any]:
+    from batchrun.report.summary import report_path
+
+    with remote.borrowed(run, report_path) as path:
+        return read_report(path)
+
+
+def _page(run: Path) -> Path:
     from batchrun.report.summary import page_path
 
     if run.name.endswith(".report.json"):

@@ -7,11 +7,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 
 import click
 
-from batchrun import options
+from batchrun import options, remote
 from batchrun.errors import UsageError
 from batchrun.records import Answer, Result
 from batchrun.report.render import one_line, printable
@@ -50,17 +49,18 @@ def show(
     """
     from batchrun.sink.results import open_results
 
-    results = open_results(Path(output)).results()
-    found = (
-        result
-        for result in (_wrong(output, results) if wrong else results)
-        if (not failed or result.error is not None)
-        and (not rows or result.row.index in rows)
-        and (not ids or result.row.custom_id in ids)
-    )
     as_text = form == "text" or (form is None and sys.stdout.isatty())
-    for result in islice(found, limit):
-        click.echo(_text(result) if as_text else _json(result), color=_may_color())
+    with remote.borrowed(output) as path:
+        results = open_results(path).results()
+        found = (
+            result
+            for result in (_wrong(output, results) if wrong else results)
+            if (not failed or result.error is not None)
+            and (not rows or result.row.index in rows)
+            and (not ids or result.row.custom_id in ids)
+        )
+        for result in islice(found, limit):
+            click.echo(_text(result) if as_text else _json(result), color=_may_color())
 
 
 @click.command(cls=options.GroupedCommand, short_help="Write an output in another format.")
@@ -76,10 +76,16 @@ def export(output: str, target: str) -> None:
     """
     from batchrun.sink.export import export as write
 
-    if Path(output).exists() and Path(target).exists() and os.path.samefile(output, target):
-        raise UsageError(f"{target}: is the output itself; choose another file")
-    count = write(Path(output), Path(target))
-    click.echo(f"Written: {target}, {count:,} answers and failures", err=True)
+    source, goal = remote.given(output), remote.given(target)
+    if source == goal or _is_one_file(source, goal):
+        raise UsageError(f"{goal}: is the output itself; choose another file")
+    with remote.lent(goal) as written, remote.borrowed(source) as read:
+        count = write(read, written)
+    click.echo(f"Written: {goal}, {count:,} answers and failures", err=True)
+
+
+def _is_one_file(one: str, other: str) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
 def _wrong(output: str, results: Iterable[Result]) -> Iterator[Result]:

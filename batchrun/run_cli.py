@@ -44,9 +44,12 @@ def run(
     """Answer every row of INPUT with a language model, unattended, in the file OUTPUT.
 
     INPUT is JSONL (also .gz and .zst), Parquet or CSV, or - for JSONL on standard input; several
-    files and quoted globs are read in order. A row is a chat or completion request, or data that
-    --prompt turns into one. Typed again, the same command goes on where it was stopped, and later
-    answers only new rows and those that failed.
+    files, folders and quoted globs are read in order. INPUT and OUTPUT may be URLs, as
+    s3://bucket/in/*.jsonl, with the store's usual credentials.
+
+    A row is a chat or completion request, or data that --prompt turns into one. Typed again, the
+    same command goes on where it was stopped, and later answers only new rows and those that
+    failed.
 
     A flag that is not given comes from the environment, if it is there: --max-tokens from
     BATCHRUN_MAX_TOKENS. White space separates the values of one that is repeatable.

@@ -21,11 +21,13 @@ from batchrun.ending import Ended, finish
 from batchrun.engine import Engine
 from batchrun.engine.stats import EngineStats
 from batchrun.ledger import Ledger
+from batchrun.paths import files_beside
 from batchrun.plan import in_running_order
 from batchrun.prefixes.store import PrefixStore, fingerprint
 from batchrun.prepare import Ahead, Preparer, prepared_ahead
 from batchrun.prepare.preparer import Begun
 from batchrun.records import Failure, Prompt, Request
+from batchrun.remote import Mirror
 from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
 from batchrun.report.progress import Progress
@@ -67,12 +69,14 @@ def _execute(config: RunConfig) -> Summary:
     with ExitStack() as stack:
         stack.enter_context(stop.on_signals())
         waits = (lambda: not stop.is_asked) if manners.wait else None
-        stack.enter_context(sink.hold(config.output, waits))
+        stack.enter_context(sink.hold(config.output, waits, config.destination))
         stack.enter_context(kept_awake(manners.keep_awake))
         if manners.nice:
             os.nice(manners.nice)
         starts = [_start(part, rows, meter) for part, rows in parts]
         several.check_media(config, (start.words.processor is not None for start in starts))
+        mirror = Mirror(config.output, config.destination, files_beside(config.output))
+        mirror.fetch()
         journal = stack.enter_context(_journal(config, kind))
         ended: Ended | None = None
         for (part, _), start in zip(parts, starts, strict=True):
@@ -83,7 +87,7 @@ def _execute(config: RunConfig) -> Summary:
             if ended.outcome != "finished":
                 break
         assert ended is not None
-        return finish(config, kind, schema, journal, meter, ended)
+        return finish(config, kind, schema, journal, mirror, meter, ended)
 
 
 def _start(config: RunConfig, rows: Iterator[Request | Failure], meter: Meter) -> _Start:
@@ -104,7 +108,7 @@ def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
         if config.fresh:
             journal.start_over()
         if config.output.exists() and not journal.started_over:
-            journal.import_answers(sink.read_answers(config.output, kind))
+            journal.import_answers(sink.read_answers(config.output, kind, config.destination))
         journal.start()
     except BaseException:
         if is_new:
@@ -210,6 +214,7 @@ def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore |
         fingerprint=fingerprint(model.identity, model.dtype),
         model_name=model.name,
         max_bytes=config.prefix_cache_bytes,
+        url=config.prefix_cache_url,
     )
 
 

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from batchrun import remote
 from batchrun.config import OutputFormat
 from batchrun.errors import UsageError
+from batchrun.folders import cache_root
 
 DTYPES = ("float32", "float16", "bfloat16")
 KV_BITS = ("8", "4")
@@ -42,13 +44,36 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
-def folder(name: str, value: str | Path | None) -> Path | None:
+def media_root(value: str | Path | None) -> Path | str | None:
+    """A folder here, or the URL of one, with a slash at its end."""
     if value is None:
         return None
-    folder = Path(value).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"{flag(name)} {value}: no such folder")
-    return folder
+    named = remote.given(str(value))
+    folder = Path(named).expanduser()
+    if not (_is_folder_elsewhere(named) if remote.is_url(named) else folder.is_dir()):
+        raise UsageError(f"--media-root {named}: no such folder")
+    return named.rstrip("/") + "/" if remote.is_url(named) else folder
+
+
+def prefix_cache(value: str | Path | None) -> tuple[Path | None, str | None]:
+    """The folder here, and the URL that it stands for, if it does."""
+    named = None if value is None else remote.given(str(value))
+    if named is None or not remote.is_url(named):
+        return None if named is None else Path(named), None
+    if remote.is_web(named):
+        raise UsageError(f"--prefix-cache-dir {named}: nothing can be kept there; name a bucket's")
+    remote.check_driver(named)
+    url = named.rstrip("/") + "/"
+    return remote.folder_for("prefixes-elsewhere", cache_root(), url), url
+
+
+def _is_folder_elsewhere(url: str) -> bool:
+    if remote.is_web(url):
+        raise UsageError(f"--media-root {url}: on the web are no folders; name a bucket's")
+    try:
+        return remote.kind(url) == "folder"
+    except remote.StoreError as error:
+        raise UsageError(f"--media-root {url}: {error}") from error
 
 
 def nice(value: int) -> int:

@@ -17,6 +17,7 @@ import batchrun
 from batchrun import device
 from batchrun.report.summary import Summary
 from tests import tiny, tinyvision
+from tests.bucket import Bucket
 from tests.running import write_jsonl
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when first imported
@@ -25,6 +26,35 @@ device.prepare()
 # A busy machine is no fault of the code.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session")
+def _object_store() -> Iterator[str]:
+    """The address of a server that speaks S3, on this machine alone."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+@pytest.fixture
+def bucket(_object_store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """A new bucket, to which the environment has the credentials."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", _object_store)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    bucket = Bucket(_object_store)
+    yield bucket
+    bucket.delete()
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of outputs elsewhere, and their journals, are in no user's home."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture(autouse=True)

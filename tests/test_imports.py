@@ -20,6 +20,7 @@ LAYERS = [
     {"errors"},
     {"records"},
     {"config", "folders"},
+    {"remote"},
     {"blas"},
     {"device"},
     {"models"},
@@ -34,7 +35,7 @@ LAYERS = [
     {"report"},
 ]
 HEAVY = ["mlx", "mlx_lm", "mlx_vlm", "transformers", "tokenizers", "pyarrow", "numpy", "PIL"]
-HEAVY += ["matplotlib"]
+HEAVY += ["matplotlib", "fsspec"]
 
 
 def modules() -> dict[str, Path]:

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from batchrun import paths
 from batchrun.errors import UsageError
-from batchrun.paths import check_output
+from batchrun.remote import Place
+
+
+def check_output(output: Path, inputs: list[str], *, is_folder: bool = False) -> None:
+    paths.check_output(Place(output), inputs, is_folder=is_folder)
 
 
 @pytest.fixture

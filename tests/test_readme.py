@@ -186,8 +186,9 @@ def test_make_has_the_targets_that_it_names() -> None:
 
 
 def test_the_extras_that_it_names_exist() -> None:
-    assert set(re.findall(r'"\.\[(\w+)\]"', README)) == {"cpu", "cuda12", "cuda13", "eval"}
-    assert {"cpu", "cuda12", "cuda13", "eval"} <= PYPROJECT["optional-dependencies"].keys()
+    extras = {"cpu", "cuda12", "cuda13", "eval", "gcs", "s3"}
+    assert set(re.findall(r'"\.\[(\w+)\]"', README)) == extras
+    assert extras <= PYPROJECT["optional-dependencies"].keys()
 
 
 def test_the_files_that_it_names_exist() -> None:

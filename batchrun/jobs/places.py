@@ -10,6 +10,7 @@ from glob import escape, has_magic
 from pathlib import Path
 
 from batchrun.errors import UsageError
+from batchrun.remote import is_url
 
 _VARIABLE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})", re.ASCII)
 STDIN = "-"
@@ -25,7 +26,7 @@ def place(text: str, folder: Path, environment: Mapping[str, str], now: datetime
         return text
     dated = now.strftime(text) if "%" in text else text
     whole = os.path.expanduser(_VARIABLE.sub(lambda match: _value(match, environment), dated))
-    if os.path.isabs(whole):
+    if is_url(whole) or os.path.isabs(whole):
         return whole
     base = escape(str(folder)) if has_magic(whole) else str(folder)
     return _plain(os.path.join(base, whole))

@@ -53,7 +53,7 @@ MEDIA = (
     _media(
         "--media-root",
         metavar="DIR",
-        help="Folder of the files that rows name; none outside of it is read."
+        help="Folder or s3:// URL of the files that rows name; none outside of it is read."
         "  [default: the input's own folder; for - the current one]",
     ),
     _media(
@@ -77,8 +77,8 @@ OUTPUT = (
         "-o",
         "--output",
         metavar="FILE",
-        help="Where the answers go, when all rows are done: a file, or with / at its end a folder"
-        " that gets one with the new rows each time.  [required]",
+        help="Where the answers go, when all rows are done: a file or its URL, or with / at its end"
+        " a folder that gets one with the new rows each time.  [required]",
     ),
     _output(
         "--format",

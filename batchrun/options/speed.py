@@ -22,7 +22,8 @@ WINDOW = _speed(
 PREFIX_CACHE_DIR = _speed(
     "--prefix-cache-dir",
     metavar="DIR",
-    help="Where prefixes that prompts share are kept for later runs."
+    help="Where prefixes that prompts share are kept for later runs; with a URL, for other machines"
+    " too."
     "  [default: ~/.cache/batchrun/prefixes]",
 )
 PREFIX_CACHE_SIZE = _speed(

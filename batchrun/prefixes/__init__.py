@@ -5,6 +5,7 @@
     saver.py     the thread that writes
     index.py     which prefixes there are, in SQLite; statements.py its SQL
     blocks.py    chained hashes of token ids, by which prefixes are found
+    elsewhere.py prefixes at a URL, for several machines
     eviction.py  what goes when the size limit is reached
     files.py     private files that are whole or absent
     catalog.py   what the command `batchrun cache` asks; needs no MLX

@@ -20,6 +20,10 @@ def count(tokens: bytes) -> int:
     return len(tokens) // _TOKEN_BYTES
 
 
+def first_tokens(tokens: bytes, length: int) -> bytes:
+    return tokens[: length * _TOKEN_BYTES]
+
+
 def chain(seed: str, tokens: bytes) -> list[bytes]:
     """The hash of the first 0, 1, 2, ... whole blocks of `tokens`, as many as it has."""
     hashes = [blake2b(seed.encode(), digest_size=16).digest()]

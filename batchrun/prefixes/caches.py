@@ -6,6 +6,7 @@ plain caches allocate ahead, sliding windows may still hold tokens that have lef
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -42,6 +43,13 @@ def pack(caches: list[Any], length: int) -> Packed:
     packed = Packed(is_trimmable=all(cache.is_trimmable() for cache in caches))
     packed.layout = json.dumps([_describe(cache, packed.arrays) for cache in caches])
     return packed
+
+
+def serialised(packed: Packed, key: str) -> memoryview:
+    """The content of the file of `key`. Copies MLX's arrays, in the thread that they belong to."""
+    buffer = io.BytesIO()
+    mx.save_safetensors(buffer, packed.arrays, metadata={"key": key, "caches": packed.layout})
+    return buffer.getbuffer()
 
 
 def unpack(arrays: dict[str, mx.array], layout: str) -> list[Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from batchrun.prefixes import files, upkeep
+from batchrun.prefixes.elsewhere import Elsewhere
 from batchrun.prefixes.eviction import to_evict
 from batchrun.prefixes.index import Entry, Index, Use
 
@@ -40,15 +41,22 @@ class Draft:
 
 class Saver:
     """Writes into `folder` up to `max_bytes` of entries, making room by eviction, except of entries
-    whose keys are in `pinned`. `note` is told, from its thread, why it stopped early."""
+    whose keys are in `pinned`. `note` is told, from its thread, why it stopped early. What is saved
+    also goes `elsewhere`, if there is such a place."""
 
     def __init__(
-        self, folder: Path, max_bytes: int, pinned: Collection[str], note: Callable[[str], None]
+        self,
+        folder: Path,
+        max_bytes: int,
+        pinned: Collection[str],
+        note: Callable[[str], None],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self._pinned = pinned
         self._note = note
+        self._elsewhere = elsewhere
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._pending = 0
@@ -79,7 +87,7 @@ class Saver:
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
             self._is_stopping = True
-            self._note("Not all new prefixes were saved: the disk is too slow")
+            self._note("Not all new prefixes were saved: the disk or the store is too slow")
 
     def _run(self) -> None:
         try:
@@ -99,6 +107,7 @@ class Saver:
         elif self._to_evict(entry, index) is not None:
             files.make_private(self._folder / entry.model)
             self._write(entry, draft, index)
+            self._share(entry, draft)
         with self._lock:
             self._pending -= len(draft.data)
 
@@ -114,6 +123,11 @@ class Saver:
                 upkeep.remove(self._folder, index, gone)
                 files.finish(file, files.path_of(self._folder, entry.model, entry.key))
                 index.add(entry, is_trimmable=draft.is_trimmable)
+
+    def _share(self, entry: Entry, draft: Draft) -> None:
+        path = files.path_of(self._folder, entry.model, entry.key)
+        if self._elsewhere is not None and path.exists():
+            self._elsewhere.put(entry, path, is_trimmable=draft.is_trimmable)
 
     def _to_evict(self, entry: Entry, index: Index) -> list[Use] | None:
         """What has to go for `entry`; None if it is there already or not worth its place."""

@@ -18,7 +18,8 @@ import mlx.core as mx
 
 from batchrun.prefixes import caches as packing
 from batchrun.prefixes import files, upkeep
-from batchrun.prefixes.blocks import chain, common_length, encode, key_of
+from batchrun.prefixes.blocks import chain, common_length, encode, first_tokens, key_of
+from batchrun.prefixes.elsewhere import Elsewhere, Kept
 from batchrun.prefixes.index import Entry, Index, is_damage, remove_index
 from batchrun.prefixes.saver import Draft, Saver, reason
 
@@ -48,13 +49,22 @@ class Found:
 
 
 class PrefixStore:
-    """The prefixes of one model in `folder`, which holds at most `max_bytes` for all models.
+    """The prefixes of one model in `folder`, which holds at most `max_bytes` for all models. With a
+    `url`, what is not here is looked for there, and what is saved here goes there too.
 
     `fingerprint` is as by the function; `model_name` is for people. Opening never fails: a folder
     that cannot be used finds nothing and saves nothing, and `notes` says why.
     """
 
-    def __init__(self, folder: Path, *, fingerprint: str, model_name: str, max_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        fingerprint: str,
+        model_name: str,
+        max_bytes: int,
+        url: str | None = None,
+    ) -> None:
         self.notes: list[str] = []
         self._folder = folder
         self._model = fingerprint
@@ -64,22 +74,28 @@ class PrefixStore:
         self._not_loadable: set[str] = set()
         self._index: Index | None = None
         self._saver: Saver | None = None
+        self._elsewhere: Elsewhere | None = None
+        self._not_here: dict[str, tuple[Kept, bytes]] = {}  # by key, with the tokens
         try:
             self._index = upkeep.open_index(folder)
         except (OSError, sqlite3.Error) as error:
             self._give_up(error)
         else:
-            self._saver = Saver(folder, max_bytes, self._pinned, self._note)
+            if url is not None:
+                self._elsewhere = Elsewhere(url, fingerprint, self._note)
+            self._saver = Saver(folder, max_bytes, self._pinned, self._note, self._elsewhere)
 
     def find(self, token_ids: list[int]) -> Found | None:
         """The entry that gives most of the beginning of `token_ids`. Reads the index alone."""
         if self._index is None or not token_ids:
             return None
         try:
-            found = self._search(self._index, encode(token_ids))
+            tokens = encode(token_ids)
+            found = self._search(self._index, tokens)
         except sqlite3.Error as error:
             self._give_up(error)
             return None
+        found = self._longer_elsewhere(tokens, found)
         if found is None or found.key in self._not_loadable:
             return None
         return found
@@ -91,7 +107,7 @@ class PrefixStore:
         """
         self._pinned.add(found.key)
         try:
-            caches = self._read(found)
+            caches = self._bring(found) if found.key in self._not_here else self._read(found)
         except RuntimeError as error:  # the file is whole: memory ran out
             self._note(f"A stored prefix cannot be loaded ({error}); it is computed again")
             self._not_loadable.add(found.key)
@@ -142,6 +158,33 @@ class PrefixStore:
                 return Found(entry.key, entry.digest, length, entry.length, entry.nbytes, seconds)
         return None
 
+    def _longer_elsewhere(self, tokens: bytes, found: Found | None) -> Found | None:
+        """What is elsewhere, where that gives more than what was found here."""
+        if self._elsewhere is None:
+            return found
+        length = found.length if found else 0
+        kept = self._elsewhere.longest(chain(self._model, tokens), tokens, length)
+        if kept is None:
+            return found
+        self._not_here[kept.key] = (kept, tokens)
+        return Found(kept.key, kept.digest, kept.length, kept.length, kept.nbytes, kept.seconds)
+
+    def _bring(self, found: Found) -> list[Any] | None:
+        """What is elsewhere, which from now on is here too."""
+        kept, tokens = self._not_here.pop(found.key)
+        data = self._elsewhere.fetch(kept) if self._elsewhere else None
+        if data is None:
+            return None
+        arrays, metadata = mx.load(io.BytesIO(data), format="safetensors", return_metadata=True)
+        if metadata.get("key") != found.key:
+            self._note("A stored prefix elsewhere holds other tokens; it is computed again")
+            self._not_loadable.add(found.key)
+            return None
+        if self._saver is not None and self._saver.has_room_for(len(data)):
+            entry = self._entry(kept.key, tokens, kept.length, len(data), kept.seconds)
+            self._saver.save(Draft(entry, memoryview(data), kept.is_trimmable))
+        return _unpacked(arrays, metadata["caches"], found)
+
     def _read(self, found: Found) -> list[Any] | None:
         fault = upkeep.fault(self._folder, self._model, found.key, found.digest)
         if fault is None:
@@ -168,20 +211,24 @@ class PrefixStore:
             raise packing.NotStorable("--prefix-cache-size is less than it takes")
         if not saver.has_room_for(size):
             raise packing.NotStorable("too much was waiting to be written")
-        data = _serialised(packed, key)
-        entry = Entry(
+        data = packing.serialised(packed, key)
+        entry = self._entry(key, tokens, length, len(data), seconds)
+        return Draft(entry, data, packed.is_trimmable)
+
+    def _entry(self, key: str, tokens: bytes, length: int, nbytes: int, seconds: float) -> Entry:
+        """A new one, of the first `length` of `tokens`."""
+        return Entry(
             key=key,
             model=self._model,
-            nbytes=len(data),
+            nbytes=nbytes,
             digest="",
             seconds=seconds,
             hits=0,
             last_use=0.0,
             model_name=self._model_name,
             length=length,
-            tokens=tokens,
+            tokens=first_tokens(tokens, length),
         )
-        return Draft(entry, data, packed.is_trimmable)
 
     def _drop(self, found: Found, fault: str) -> None:
         self._note(f"A stored prefix {fault}; it is computed again")
@@ -217,11 +264,3 @@ def _unpacked(arrays: dict[str, mx.array], layout: str, found: Found) -> list[An
         packing.trim(caches, found.entry_length - found.length)
     mx.eval(packing.arrays_of(caches))
     return caches
-
-
-def _serialised(packed: packing.Packed, key: str) -> memoryview:
-    """The file's content. MLX's arrays are copied here, in the thread that they belong to."""
-    buffer = io.BytesIO()
-    metadata = {"key": key, "caches": packed.layout}
-    mx.save_safetensors(buffer, packed.arrays, metadata=metadata)
-    return buffer.getbuffer()

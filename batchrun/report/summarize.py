@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchrun.config import RunConfig
 from batchrun.evaluation import Evaluation
+from batchrun.remote import beside
 from batchrun.report.meter import Meter
 from batchrun.report.summary import (
     Batch,
@@ -60,7 +61,8 @@ def summarize(
     """
     elapsed = meter.elapsed
     status = _status(meter, outcome)
-    failures = errors_path(config.output)
+    output = config.destination or str(config.output)
+    failures = beside(output, errors_path)
     return Summary(
         status=status,
         exit_status=_EXIT_STATUS[status],
@@ -91,10 +93,10 @@ def summarize(
         device=dict(device),
         blas=device.get("blas"),
         notes=[*notes, *stats.notes, *_blank(meter)],
-        output=str(config.output),
-        errors_file=str(failures) if outcome == "finished" and meter.num_failed else None,
-        report=str(report_path(config.output)),
-        page=str(page_path(config.output)),
+        output=output,
+        errors_file=failures if outcome == "finished" and meter.num_failed else None,
+        report=beside(output, report_path),
+        page=beside(output, page_path),
         started_at=_iso(meter.started_at),
         finished_at=_iso(meter.started_at + elapsed),
         versions=_versions(),

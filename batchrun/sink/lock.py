@@ -15,15 +15,17 @@ POLL_SECONDS = 0.25
 
 
 @contextmanager
-def hold(output: Path, keeps_waiting: Callable[[], bool] | None = None) -> Iterator[None]:
+def hold(
+    output: Path, keeps_waiting: Callable[[], bool] | None = None, name: str | None = None
+) -> Iterator[None]:
     """Holds `output` for this run, and all files beside it that are named after its stem: outputs
-    that differ in their ending alone would share them.
+    that differ in their ending alone would share them. `name` is what users know it by.
 
     While another run holds it, this waits for as long as `keeps_waiting` says; None does not.
     Raises OutputBusy when another run holds it, UsageError when nothing can be written there.
     """
     path = output.with_name(output.stem + ".run.lock")
-    descriptor = _wait(path, output, keeps_waiting)
+    descriptor = _wait(path, name or str(output), keeps_waiting)
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -34,7 +36,7 @@ def hold(output: Path, keeps_waiting: Callable[[], bool] | None = None) -> Itera
         os.close(descriptor)
 
 
-def _wait(path: Path, output: Path, keeps_waiting: Callable[[], bool] | None) -> int:
+def _wait(path: Path, output: str, keeps_waiting: Callable[[], bool] | None) -> int:
     while True:
         try:
             return _acquire(path, output)
@@ -44,7 +46,7 @@ def _wait(path: Path, output: Path, keeps_waiting: Callable[[], bool] | None) ->
         time.sleep(POLL_SECONDS)
 
 
-def _acquire(path: Path, output: Path) -> int:
+def _acquire(path: Path, output: str) -> int:
     try:
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -58,7 +60,7 @@ def _acquire(path: Path, output: Path) -> int:
         ) from error
 
 
-def _lock(descriptor: int, output: Path) -> None:
+def _lock(descriptor: int, output: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

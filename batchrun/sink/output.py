@@ -100,13 +100,14 @@ def _judged(results: Iterator[Result], correct: Correct | None) -> Iterator[Resu
     return (replace(result, correct=correct(result)) for result in results)
 
 
-def read_answers(path: Path, kind: OutputFormat) -> Iterator[Answer]:
-    """The answers in an earlier output, streamed; raises UsageError when it is no such file."""
+def read_answers(path: Path, kind: OutputFormat, name: str | None = None) -> Iterator[Answer]:
+    """The answers in an earlier output, streamed; raises UsageError when it is no such file. `name`
+    is what users know it by."""
     try:
         yield from _read(path, kind)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path} exists and is not an output of batchrun in {kind} form ({error}); "
+            f"{name or path} exists and is not an output of batchrun in {kind} form ({error}); "
             "choose another output, or pass --fresh to replace it"
         ) from error
 

@@ -17,6 +17,7 @@ from mimetypes import guess_type
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+from batchrun import remote
 from batchrun.errors import RowError, RunError, UsageError
 
 Kind = Literal["jsonl", "parquet", "csv", "tsv"]
@@ -35,6 +36,7 @@ KINDS: dict[str, Kind] = {
 _CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}
 _MAGIC: dict[bytes, Codec] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PARQUET_MAGIC = b"PAR1"
+_END_BYTES = 64  # read to see what kind of file it is
 
 
 class RawRow(NamedTuple):
@@ -50,7 +52,7 @@ def resolve_inputs(inputs: tuple[str, ...]) -> list[str]:
     Looks at names and first bytes only. Raises UsageError for a file that is missing, or that
     is not of a kind that can be read.
     """
-    paths = [path for pattern in inputs for path in _expand(pattern)]
+    paths = [path for pattern in inputs for path in _expand(remote.given(pattern))]
     if not paths:
         raise UsageError("no input: name a file, a quoted glob, or - for standard input")
     if paths.count(STDIN) > 1:
@@ -97,6 +99,8 @@ def open_bytes(path: str) -> Iterator[ByteStream]:
 
 
 def _expand(pattern: str) -> list[str]:
+    if remote.is_url(pattern):
+        return _expand_url(pattern)
     if os.path.isdir(pattern):
         return _files_in(pattern)
     if pattern == STDIN or os.path.exists(pattern):
@@ -107,21 +111,43 @@ def _expand(pattern: str) -> list[str]:
     return found
 
 
-def _files_in(folder: str) -> list[str]:
-    """The files in a folder that can be read, in sorted order; hidden ones and folders are not
-    looked at, nor what begins with an underscore, as other programs name what is not data."""
-    names = [name for name in sorted(os.listdir(folder)) if not name.startswith((".", "_"))]
-    paths = [os.path.join(folder, name) for name in names if _suffix(name) in KINDS]
-    found = [path for path in paths if os.path.isfile(path)]
+def _expand_url(pattern: str) -> list[str]:
+    try:
+        kind = remote.kind(pattern)
+        if kind == "folder":
+            return _readable(pattern, remote.files_in(pattern))
+        found = [pattern] if kind == "file" else remote.matching(pattern)
+    except remote.StoreError as error:
+        raise UsageError(f"{pattern}: {error}") from error
     if not found:
-        kinds, hint = ", ".join(KINDS), _media_hint(*names)
+        raise UsageError(f"{pattern}: no such file")
+    return found
+
+
+def _files_in(folder: str) -> list[str]:
+    """The files in a folder that can be read, in sorted order."""
+    paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    return _readable(folder, [path for path in paths if os.path.isfile(path)])
+
+
+def _readable(folder: str, files: list[str]) -> list[str]:
+    """Those of a folder's files that can be read; hidden ones are not looked at, nor what begins
+    with an underscore, as other programs name what is not data."""
+    visible = [path for path in files if not _file_name(path).startswith((".", "_"))]
+    found = [path for path in visible if _suffix(path) in KINDS]
+    if not found:
+        kinds, hint = ", ".join(KINDS), _media_hint(*visible)
         raise UsageError(f"{folder}: is a folder without any file of {kinds}{hint}")
     return found
 
 
+def _file_name(path: str) -> str:
+    return os.path.basename(remote.name_of(path))
+
+
 def _media_hint(*names: str) -> str:
     """What to do instead with pictures and videos, where any of the files is one."""
-    types = [guess_type(name)[0] or "" for name in names]
+    types = [guess_type(_file_name(name))[0] or "" for name in names]
     if not any(found.startswith(("image/", "video/")) for found in types):
         return ""
     return "; list images and videos in a column of such a file, which --image or --video names"
@@ -132,7 +158,10 @@ def _check(path: str) -> None:
     if path == STDIN and sys.stdin is None:
         raise UsageError("standard input (-) is closed")
     if not is_stream(path):
-        _check_content(path, kind)
+        try:
+            _check_content(path, kind)
+        except remote.StoreError as error:
+            raise UsageError(f"{path}: {error}") from error
 
 
 def _check_content(path: str, kind: Kind) -> None:
@@ -150,7 +179,7 @@ def _check_parquet(path: str, codec: Codec | None) -> None:
         raise UsageError(f"{path}: Parquet is compressed inside; decompress the file first")
     if not _head(path).startswith(_PARQUET_MAGIC):
         raise UsageError(f"{path}: is not a Parquet file")
-    with open(path, "rb") as file:
+    with remote.open_binary(path, _END_BYTES) as file:
         file.seek(-len(_PARQUET_MAGIC), io.SEEK_END)
         if file.read() != _PARQUET_MAGIC:
             raise UsageError(f"{path}: is a Parquet file without its end; was it fully written?")
@@ -167,7 +196,7 @@ def _refuse_array(path: str) -> None:
 
 def _head(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with remote.open_binary(path, _END_BYTES) as file:
             return file.read(4)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
@@ -175,12 +204,12 @@ def _head(path: str) -> bytes:
 
 def _suffix(path: str) -> str:
     """The extension that says the kind: the one before .gz or .zst."""
-    name = Path(path.lower())
+    name = Path(remote.name_of(path).lower())
     return (name.with_suffix("") if name.suffix in _CODECS else name).suffix
 
 
 def _codec_by_name(path: str) -> Codec | None:
-    return _CODECS.get(Path(path).suffix.lower())
+    return _CODECS.get(Path(remote.name_of(path)).suffix.lower())
 
 
 def _codec_by_content(head: bytes) -> Codec | None:
@@ -189,7 +218,7 @@ def _codec_by_content(head: bytes) -> Codec | None:
 
 def _open(path: str, stack: ExitStack) -> io.BufferedReader:
     if path != STDIN:
-        return stack.enter_context(open(path, "rb"))
+        return stack.enter_context(remote.open_binary(path))
     # Not sys.stdin itself: it waits until its buffer is full, however slow a pipe is, and a process
     # that ends while a thread waits in it is aborted.
     return stack.enter_context(open(sys.stdin.fileno(), "rb", closefd=False))

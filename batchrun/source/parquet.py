@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchrun import remote
 from batchrun.errors import RowError, RunError
 from batchrun.source.files import RawRow
 
@@ -43,11 +46,20 @@ def count(path: str) -> int:
         return int(file.metadata.num_rows)
 
 
-def _open(path: str) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
-        raise RunError(f"{path}: cannot be read as Parquet: {_first_line(error)}") from error
+@contextmanager
+def _open(path: str) -> Iterator[pq.ParquetFile]:
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(_elsewhere(path)) if remote.is_url(path) else path
+            file = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        except (pa.ArrowException, OSError) as error:
+            raise RunError(f"{path}: cannot be read as Parquet: {_first_line(error)}") from error
+        yield stack.enter_context(file)
+
+
+def _elsewhere(url: str) -> io.BufferedReader:
+    """Unbuffered: Arrow asks for `_BUFFER_BYTES` of one column after the other."""
+    return remote.open_binary(url, buffer_bytes=1)
 
 
 def _guarded(rows: Iterator[Any], path: str) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from batchrun.config import SourceConfig
 from batchrun.errors import RowError, UsageError
 from batchrun.records import Failure, Request, Row
+from batchrun.remote import is_url
 from batchrun.source import delimited, jsonl
 from batchrun.source.attach import MediaColumns, with_media
 from batchrun.source.cells import parse_structured, parse_typed
@@ -188,7 +189,7 @@ def _count(path: str, limit: int | None) -> int | None:
     kind = kind_of(path)
     if kind == "parquet":
         return int(_parquet().count(path))
-    if kind != "jsonl" or is_stream(path) or is_compressed(path):
+    if kind != "jsonl" or is_url(path) or is_stream(path) or is_compressed(path):
         return None
     return jsonl.count(path, limit)
 

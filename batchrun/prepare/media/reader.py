@@ -22,6 +22,7 @@ from batchrun.prepare.media.faults import MediaFault
 from batchrun.prepare.media.limits import Limits
 from batchrun.prepare.media.localfile import file_id, local_path, opened
 from batchrun.prepare.media.picture import decode_picture
+from batchrun.prepare.media.storefile import fetch, url_below
 from batchrun.source.parts import MediaKind
 
 # Called with the bytes that decoding is about to take; may take its time.
@@ -33,11 +34,12 @@ _SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 @dataclass(frozen=True, slots=True)
 class Reference:
     """One image or video that a row names: a URL, a data URL or a path below `root`, or the bytes
-    of the file. `param` is the dotted path of the part."""
+    of the file. `root` is the URL of a folder elsewhere if it is text; `param` is the dotted path
+    of the part."""
 
     kind: MediaKind
     value: str | bytes
-    root: Path
+    root: Path | str
     param: str
 
 
@@ -64,6 +66,8 @@ class MediaReader:
         if isinstance(value, str) and is_web_url(value):
             return medium.kind, value
         if isinstance(value, str) and not is_data_url(value):
+            if isinstance(medium.root, str):
+                return medium.kind, url_below(value, medium.root)
             return medium.kind, file_id(_path(medium))
         data = value.encode(errors="surrogatepass") if isinstance(value, str) else value
         return medium.kind, sha256(data).digest()
@@ -117,6 +121,8 @@ class MediaReader:
             target.write(decode_data_url(value, most))
         elif is_web_url(value):
             self._download.fetch(value, target, most)
+        elif isinstance(medium.root, str):
+            fetch(url_below(value, medium.root), target, most, self.limits.seconds)
         else:
             return False
         return True
@@ -127,6 +133,8 @@ def _path(medium: Reference) -> Path:
     if _SCHEME.match(value):
         scheme = value.partition("://")[0]
         raise MediaFault(
-            "invalid_url", f"has a URL that begins with {scheme}://; use https, or fetch the file"
+            "invalid_url",
+            f"has a URL that begins with {scheme}://; use https, or name a folder there with"
+            " --media-root",
         )
-    return local_path(value, medium.root)
+    return local_path(value, Path(medium.root))

@@ -9,15 +9,17 @@ from typing import Any
 
 from batchrun.prepare.media.reader import Reference
 from batchrun.records import Request
+from batchrun.remote import is_url, parent
 from batchrun.source.files import is_stream
 from batchrun.source.parts import MEDIA_PARTS, media_source
 
 
-def without_media(request: Request, root: Path | None) -> tuple[Request, list[Reference]]:
+def without_media(request: Request, root: Path | str | None) -> tuple[Request, list[Reference]]:
     """The request with parts that say only {"type": "image"} or {"type": "video"}, and what these
     named, in order.
 
-    Files are below `root`, or else below the folder of the file that the row is in.
+    Files are below `root`, a folder here or the URL of one, or else below the folder of the file
+    that the row is in.
     """
     if not request.is_chat:
         return request, []
@@ -31,7 +33,7 @@ def without_media(request: Request, root: Path | None) -> tuple[Request, list[Re
 
 
 def _stripped(
-    message: dict[str, Any], where: str, root: Path, media: list[Reference]
+    message: dict[str, Any], where: str, root: Path | str, media: list[Reference]
 ) -> dict[str, Any]:
     content = message["content"]
     if isinstance(content, str):
@@ -47,5 +49,7 @@ def _stripped(
 
 
 @lru_cache(maxsize=64)
-def _folder(file: str) -> Path:
+def _folder(file: str) -> Path | str:
+    if is_url(file):
+        return parent(file)
     return Path.cwd() if is_stream(file) else Path(file).absolute().parent

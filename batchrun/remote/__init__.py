@@ -1,0 +1,47 @@
+"""Files elsewhere: what a URL names, read and written through fsspec.
+
+    urls.py      which texts are URLs, and what is secret in them
+    store.py     the few things that are asked of a store, and its errors as one line
+    stream.py    a file elsewhere, read bit by bit
+    waiting.py   for so long and no longer
+    mirror.py    outputs: a folder here for what is at a URL, fetched before and published after
+
+Where a path may come too, it goes through as it is, so that nobody else has to ask. Credentials are
+those that fsspec and the store's driver find by themselves.
+"""
+
+from batchrun.remote.mirror import Mirror, Place, borrowed, folder_for, lent, place
+from batchrun.remote.store import (
+    StoreError,
+    check_driver,
+    files_in,
+    kind,
+    matching,
+    upload,
+)
+from batchrun.remote.stream import open_binary
+from batchrun.remote.urls import beside, given, is_url, is_web, name_of, parent
+from batchrun.remote.waiting import within
+
+__all__ = [
+    "Mirror",
+    "Place",
+    "StoreError",
+    "beside",
+    "borrowed",
+    "check_driver",
+    "files_in",
+    "folder_for",
+    "given",
+    "is_url",
+    "is_web",
+    "kind",
+    "lent",
+    "matching",
+    "name_of",
+    "open_binary",
+    "parent",
+    "place",
+    "upload",
+    "within",
+]
