@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from batchrun.engine.ballots import Group, Walk
+from batchrun.engine.logprobs import log_total
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Led:
         padded = mx.array([row + [0] * (width - len(row)) for row in ids], mx.int32)
         rows = logits[self._index]
         values = mx.take_along_axis(rows, padded, axis=-1) if width else mx.zeros((len(ids), 0))
-        return Told(self._places, groups, values - mx.logsumexp(rows, axis=-1, keepdims=True))
+        return Told(self._places, groups, values - log_total(rows))
 
 
 def _summed(groups: tuple[Group, ...], values: np.ndarray) -> list[float]:

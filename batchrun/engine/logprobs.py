@@ -6,11 +6,26 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from batchrun.engine import fastmath
 from batchrun.engine.row import Sequence
 
 # OpenAI's most. The likeliest are always cut off here, whatever rows ask for, so that which of
 # two equal ones counts does not depend on neighbours.
 MAX_TOP_LOGPROBS = 20
+
+
+# Numbers that are added up one after the other: a whole vocabulary's small ones would get lost.
+_BLOCK = 256
+
+
+def log_total(logits: mx.array) -> mx.array:
+    """The logarithm of the sum of e^logits over the vocabulary: float32 (..., 1)."""
+    peak = mx.max(logits, axis=-1, keepdims=True)
+    weights = fastmath.exp_below(logits, peak)
+    whole = weights.shape[-1] // _BLOCK * _BLOCK
+    blocks = weights[..., :whole].reshape(*weights.shape[:-1], -1, _BLOCK)
+    total = mx.sum(mx.sum(blocks, axis=-1), axis=-1, keepdims=True)
+    return peak + mx.log(total + mx.sum(weights[..., whole:], axis=-1, keepdims=True))
 
 
 def likeliest(logprobs: mx.array, count: int) -> tuple[mx.array, mx.array]:
@@ -53,7 +68,7 @@ class Scores:
 
     def of_tokens(self, tokens: mx.array, raw: mx.array) -> ScoredTokens:
         rows = raw[self._places]
-        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        logprobs = rows - log_total(rows)
         chosen = mx.take_along_axis(logprobs, tokens[self._places][:, None], axis=-1)[:, 0]
         top_ids, top = likeliest(logprobs, self._num_top)
         return ScoredTokens(self._rows, chosen, top_ids, top)

@@ -14,7 +14,7 @@ import numpy as np
 
 from batchrun.engine.features import FeatureCache
 from batchrun.engine.kv import CacheTraits, Model
-from batchrun.engine.logprobs import likeliest
+from batchrun.engine.logprobs import likeliest, log_total
 from batchrun.engine.prefill import Prefill
 from batchrun.engine.row import Sequence
 from batchrun.engine.sharing import PrefixPool
@@ -83,7 +83,7 @@ class ScoringPrefill(Prefill):
 
     def _score(self, logits: mx.array, targets: np.ndarray, start: int) -> _Scored:
         chosen = mx.take_along_axis(logits, mx.array(targets)[..., None], axis=-1)
-        total = mx.logsumexp(logits, axis=-1, keepdims=True)
+        total = log_total(logits)
         ranks = mx.sum(logits > chosen, axis=-1) + 1
         top_ids, top = likeliest(logits - total, self._num_top)
         return _Scored(start, (chosen - total)[..., 0], ranks, top_ids, top)
