@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from batchrun import device, folders, log, models, several, sink
+from batchrun import building, device, log, models, several, sink
 from batchrun.awake import kept_awake
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.ending import Ended, finish
-from batchrun.engine import Engine
 from batchrun.engine.stats import EngineStats
 from batchrun.ledger import Ledger
 from batchrun.plan import in_running_order
-from batchrun.prefixes.store import PrefixStore, fingerprint
-from batchrun.prepare import Ahead, Preparer, prepared_ahead
+from batchrun.prepare import Ahead, prepared_ahead
 from batchrun.prepare.preparer import Begun
 from batchrun.records import Failure, Prompt, Request
 from batchrun.report.counting import RowCount
@@ -164,21 +162,11 @@ def _compute(
 ) -> Ended:
     """Run `prompts` through the engine until they are done or the run has to end."""
     with ExitStack() as stack:
-        store = _prefix_store(config, model)
+        store = building.prefix_store(config, model)
         if store is not None:
             stack.enter_context(closing(store))
         with meter.phase("load"):
-            device.fit_cache(machine, model.weights_bytes)
-            engine = Engine(
-                model,
-                model.tokenizer.tokenizer,
-                model.eos_token_ids,
-                max_num_seqs=config.max_num_seqs,
-                max_num_batched_tokens=config.max_num_batched_tokens,
-                kv_bytes=device.memory_for_kv(machine, model.weights_bytes),
-                kv_bits=config.kv_bits,
-                store=store,
-            )
+            engine = building.engine(config, model, machine, store)
         history = meter.recorder.history
         history.add(meter.elapsed, engine.stats)
         with closing(_progress(config)) as progress:
@@ -201,49 +189,18 @@ def _progress(config: RunConfig) -> Progress:
     return Progress(quiet=config.quiet, also=in_log)
 
 
-def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore | None:
-    if not config.prefix_cache_bytes:
-        return None
-    return PrefixStore(
-        folders.prefix_cache(config.prefix_cache_dir),
-        fingerprint=fingerprint(model.identity, model.dtype),
-        model_name=model.name,
-        max_bytes=config.prefix_cache_bytes,
-    )
-
-
+@contextmanager
 def _read_ahead(
     config: RunConfig, start: _Start, meter: Meter
-) -> AbstractContextManager[Ahead[Prompt | Failure]]:
-    preparer = Preparer(
-        start.words.tokenizer,
-        model=_identity(config, start.files),
-        context_length=start.files.context_length,
-        vocab_size=start.files.vocab_size,
-        eos_token_ids=start.words.eos_token_ids,
-        run_seed=config.seed,
-        processor=start.words.processor,
-        media=config.media,
-        dialect=start.words.dialect,
-        reasoning_budget=config.reasoning_budget,
-    )
+) -> Iterator[Ahead[Prompt | Failure]]:
+    with closing(building.preparer(config, start.files, start.words)) as preparer:
 
-    def finish(begun: Begun | Failure) -> Prompt | Failure:
-        with meter.phase("prepare"):
-            return preparer.finish(begun)
+        def finish(begun: Begun | Failure) -> Prompt | Failure:
+            with meter.phase("prepare"):
+                return preparer.finish(begun)
 
-    return prepared_ahead(start.rows, preparer, finish, depth=config.window)
-
-
-def _identity(config: RunConfig, files: models.ModelFiles) -> str:
-    """What decides the model's answers."""
-    parts = {
-        "KV cache of bits": config.kv_bits,
-        "tool parser": config.model.tool_parser,
-        "reasoning parser": config.model.reasoning_parser,
-    }
-    named = [f", {name} {value}" for name, value in parts.items() if value is not None]
-    return files.identity + "".join(named)
+        with prepared_ahead(start.rows, preparer, finish, depth=config.window) as ahead:
+            yield ahead
 
 
 def _wanted(
