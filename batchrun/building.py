@@ -1,12 +1,16 @@
-"""What a run is made of, as its configuration asks: what prepares prompts, and what runs them."""
+"""What a run is made of, as its configuration asks."""
 
 from __future__ import annotations
 
-from batchrun import device, folders, models
+from batchrun import device, folders, log, models
 from batchrun.config import RunConfig
 from batchrun.engine import Engine
+from batchrun.ledger import Ledger
 from batchrun.prefixes.store import PrefixStore, fingerprint
 from batchrun.prepare import Preparer
+from batchrun.report.meter import Meter
+from batchrun.report.progress import Progress
+from batchrun.sink import Journal
 
 
 def preparer(
@@ -25,6 +29,25 @@ def preparer(
         dialect=words.dialect,
         reasoning_budget=config.reasoning_budget,
     )
+
+
+def ledger(
+    journal: Journal, meter: Meter, files: models.ModelFiles, words: models.LoadedTokenizer
+) -> Ledger:
+    return Ledger(
+        journal,
+        meter,
+        model=files.name,
+        decoder=words.tokenizer,
+        dialect=words.dialect,
+        ends=words.eos_token_ids,
+    )
+
+
+def progress(config: RunConfig) -> Progress:
+    """To be closed."""
+    in_log = None if config.manners.log_file is None else Progress(stream=log.LogStream())
+    return Progress(quiet=config.quiet, also=in_log)
 
 
 def prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore | None:

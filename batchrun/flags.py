@@ -15,6 +15,7 @@ from typing import Any
 
 from batchrun import values
 from batchrun.config import (
+    ClusterConfig,
     EvaluationConfig,
     MannersConfig,
     MediaConfig,
@@ -30,7 +31,7 @@ from batchrun.records import Label, Sampling, Shape
 from batchrun.sink import output_format
 from batchrun.sink.explode import flat_fields
 from batchrun.source.fields import Body
-from batchrun.source.files import resolve_inputs
+from batchrun.source.files import is_stream, resolve_inputs
 from batchrun.source.sampling import read_sampling
 from batchrun.source.shapes import flag_shape
 
@@ -62,6 +63,7 @@ class Flags:
     allow_private_hosts: bool = False
     video_fps: float = MediaConfig.video_fps
     limit: int | None = None
+    shard: str | None = None
     keep: str | Sequence[str] = ()
     keep_all: bool = False
     max_tokens: int = _SAMPLING.max_tokens
@@ -98,6 +100,8 @@ class Flags:
     wait: bool = False
     nice: int = MannersConfig.nice
     allow_sleep: bool = False
+    ray: str | None = None
+    workers: int | None = None
     log_file: str | Path | None = None
 
     @classmethod
@@ -125,6 +129,7 @@ class Flags:
             media=self.media_config(),
             manners=self._manners(),
             evaluation=self._evaluation(),
+            cluster=self._cluster(source),
             format=asked,
             drops_removed=self._drops_removed(Path(output), asked),
             explode=self._exploded(source, Path(output), asked),
@@ -163,6 +168,7 @@ class Flags:
             keep=self._kept(),
             expected=self.expected,
             limit=None if self.limit is None else values.count("limit", self.limit),
+            shard=values.shard(self.shard),
         )
 
     def model_config(self) -> ModelConfig:
@@ -186,6 +192,21 @@ class Flags:
             allow_private_hosts=self.allow_private_hosts,
             video_fps=values.positive("video_fps", self.video_fps),
         )
+
+    def _cluster(self, source: SourceConfig) -> ClusterConfig | None:
+        if self.ray is None:
+            if self.workers is not None:
+                raise UsageError("--workers needs --ray, which runs them")
+            return None
+        if source.shard is not None:
+            raise UsageError("--shard and --ray both split the rows: choose one")
+        if self.model_map:
+            raise UsageError("--ray runs one model: give each of --model-map a run of its own")
+        stream = next(filter(is_stream, source.inputs), None)
+        if stream is not None:
+            raise UsageError(f"--ray cannot read {stream}: write the rows to a file first")
+        workers = None if self.workers is None else values.count("workers", self.workers)
+        return ClusterConfig(address=values.ray_address(self.ray), workers=workers)
 
     def _evaluation(self) -> EvaluationConfig | None:
         metric = values.choice("metric", self.metric, METRIC_NAMES)
