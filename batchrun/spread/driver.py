@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -52,7 +53,7 @@ def answer_rows(
         # On this machine, as it ends with it.
         watch = ray.remote(Watch).options(num_cpus=0, label_selector=here).remote()
         known = ray.put(Known.of(journal.answered_keys()))
-        order = Order(config, files.identity, watch, known, team.num_sharing)
+        order = Order(config, os.getcwd(), files.identity, watch, known, team.num_sharing)
         tally = Tally(watch)
         _book_all(config, _answers(_dataset(order, team, here)), ledger, meter, stop, tally)
         tally.settle()
@@ -68,7 +69,7 @@ def _dataset(order: Order, team: Team, here: dict[str, str]) -> Dataset:
     context.target_max_block_size = 1  # a block is a chunk
     with DataContext.current(context):
         chunks = ray.data.read_datasource(
-            Chunks(order.config.source, team.num_workers),
+            Chunks(order.config.source, order.folder, team.num_workers),
             num_cpus=0,
             concurrency=1,
             override_num_blocks=1,

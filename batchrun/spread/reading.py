@@ -7,8 +7,10 @@ is known only by who has counted those before; reading takes a small part of wha
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import count, islice
 
 import pandas as pd
@@ -32,9 +34,10 @@ Row = Request | Failure
 class Chunks(Datasource):
     """Each block is a table of one chunk, as a Python object in the column COLUMN."""
 
-    def __init__(self, config: SourceConfig, num_workers: int):
+    def __init__(self, config: SourceConfig, folder: str, num_workers: int):
         super().__init__()
         self._config = config
+        self._folder = folder
         self._num_workers = num_workers
 
     def get_read_tasks(
@@ -43,9 +46,10 @@ class Chunks(Datasource):
         per_task_row_limit: int | None = None,
         data_context: object = None,  # noqa: ARG002
     ) -> list[ReadTask]:
-        config, num_workers = self._config, self._num_workers
+        config, folder, num_workers = self._config, self._folder, self._num_workers
 
         def read() -> Iterator[pd.DataFrame]:
+            enter(folder)
             for chunk in chunks(counted(read_requests(config)), num_workers):
                 yield pd.DataFrame({COLUMN: [chunk]})
 
@@ -53,6 +57,13 @@ class Chunks(Datasource):
 
     def estimate_inmemory_data_size(self) -> None:
         return None
+
+
+def enter(folder: str) -> None:
+    """Makes a process of Ray's begin its paths where the run does, if its machine has the folder;
+    it may need none."""
+    with suppress(OSError):
+        os.chdir(folder)
 
 
 def chunks(rows: Iterable[Row], num_workers: int) -> Iterator[Chunk]:

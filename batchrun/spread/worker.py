@@ -24,7 +24,7 @@ from batchrun.prepare import prepared_ahead, with_occurrence
 from batchrun.prepare.preparer import Begun
 from batchrun.records import Completion, Failure, Prompt, Request
 from batchrun.spread.messages import Chunk, Done, State, light
-from batchrun.spread.reading import COLUMN
+from batchrun.spread.reading import COLUMN, enter
 from batchrun.spread.watch import Trial
 
 TELL_SECONDS = 0.5
@@ -32,10 +32,12 @@ TELL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a worker is told when it starts: `watch` and `known` are Ray's handles of these.
-    `identity` is that of the model, `num_sharing` workers are on a machine."""
+    """What a worker is told when it starts. Paths in `config` begin in `folder`; `identity` is that
+    of the model, `watch` and `known` are Ray's handles of these, `num_sharing` workers are on a
+    machine."""
 
     config: RunConfig
+    folder: str
     identity: str
     watch: Any
     known: Any
@@ -59,6 +61,7 @@ class Bench:
     """Where a worker's chunks are done. The weights are loaded when a row first needs them."""
 
     def __init__(self, order: Order):
+        enter(order.folder)
         self._order = order
         self._known = ray.get(order.known)
         self._state = State(node=ray.get_runtime_context().get_node_id())
