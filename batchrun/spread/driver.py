@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any
 
 import ray
 import ray.data
@@ -51,7 +50,7 @@ def answer_rows(
     with connected(config.cluster) as team, _explained():
         here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
         # On this machine, as it ends with it.
-        watch = ray.remote(Watch).options(num_cpus=0, label_selector=here).remote()
+        watch = ray.remote(Watch).options(num_cpus=0, label_selector=here).remote(team.num_workers)
         known = ray.put(Known.of(journal.answered_keys()))
         order = Order(config, os.getcwd(), files.identity, watch, known, team.num_sharing)
         tally = Tally(watch)
@@ -117,7 +116,9 @@ def _book_all(
             tally.look()
             progress.update(meter, tally.stats)
             history.sample(meter.elapsed, tally.stats)
-            if stop.is_over or too_many_failures(config, meter):
+            is_broken = ledger.read_error is not None and not is_whole
+            if stop.is_over or is_broken or too_many_failures(config, meter):
+                tally.stop()
                 return
             if stop.is_asked and not has_told:
                 tally.stop()
@@ -143,11 +144,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except RayError as error:
-        raise RunError(f"the workers cannot go on: {_cause(error)}") from error
+        # Ray's messages end with what went wrong, after the stack that led there.
+        raise RunError(f"the workers cannot go on: {str(error).splitlines()[-1]}") from error
 
 
-def _cause(error: Any) -> str:
-    """What went wrong in a worker, without the stack that led there."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error).strip().splitlines()[-1]

@@ -28,7 +28,8 @@ class Known:
 
     def has(self, key: str, n: int) -> bool:
         """Whether choices 0 to n - 1 of `key` are there."""
-        wanted = np.bytes_(bytes.fromhex(key))
-        place = int(np.searchsorted(self.keys, wanted))
-        is_there = place < len(self.keys) and self.keys[place] == wanted
-        return bool(is_there and self.choices[place] >= n)
+        # Arrays, not their items: these lose the zeros that they end in.
+        wanted = np.array([bytes.fromhex(key)], f"S{_BYTES}")
+        place = int(np.searchsorted(self.keys, wanted)[0])
+        is_there = self.keys[place : place + 1] == wanted
+        return bool(is_there.any() and self.choices[place] >= n)

@@ -23,7 +23,8 @@ class Chunk:
 @dataclass(slots=True)
 class Done:
     """What a worker made of a chunk: its rows, as far as they were read, and their answers.
-    `error` is the chunk's. With `is_whole` false rows are missing, as the run has to end."""
+    `error` is the chunk's, or the worker's, which then cannot go on. With `is_whole` false rows are
+    missing, as the run has to end."""
 
     rows: list[Prompt | Failure] = field(default_factory=list)
     finished: list[Completion | Failure] = field(default_factory=list)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from batchrun.spread.messages import Done, State
 
+_DEATHS_LOADING = 3
+
 
 @dataclass(slots=True)
 class Trial:
@@ -22,7 +24,9 @@ class Trial:
 class Watch:
     """A Ray actor. Workers call it before and after all that may kill them."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_workers: int) -> None:
+        self._loads = 0
+        self._most_loads = num_workers + _DEATHS_LOADING
         self._begun: dict[int, Trial | None] = {}
         self._alone: dict[int, int] = {}
         self._states: dict[str, State] = {}
@@ -53,6 +57,15 @@ class Watch:
     def end(self, chunk: int) -> None:
         """A worker lived through a chunk."""
         del self._begun[chunk]
+
+    def begin_load(self) -> bool:
+        """A worker begins to load the model; returns whether it may: it may not where so many have
+        begun and not ended that some must have died of it."""
+        self._loads += 1
+        return self._loads <= self._most_loads
+
+    def end_load(self) -> None:
+        self._loads -= 1
 
     def tell(self, worker: str, state: State) -> bool:
         """A worker's state; returns whether it has to stop."""

@@ -17,7 +17,7 @@ import ray
 from batchrun import building, device, log, models
 from batchrun.config import RunConfig
 from batchrun.engine import Engine
-from batchrun.errors import ModelError, RowError
+from batchrun.errors import BatchrunError, ModelError, RowError
 from batchrun.plan import in_running_order
 from batchrun.prefixes.store import PrefixStore
 from batchrun.prepare import prepared_ahead, with_occurrence
@@ -49,12 +49,20 @@ class Worker:
     streams belong to threads, and Ray calls from any."""
 
     def __init__(self, order: Order):
+        self._order = order
         self._thread = ThreadPoolExecutor(1, "engine")
-        self._bench = self._thread.submit(Bench, order).result()
+        self._bench: Bench | None = None
 
     def __call__(self, table: pd.DataFrame) -> pd.DataFrame:
-        done = self._thread.submit(self._bench.do, table[COLUMN].iloc[0]).result()
+        done = self._thread.submit(self._do, table[COLUMN].iloc[0]).result()
         return pd.DataFrame({COLUMN: [done]})
+
+    def _do(self, chunk: Chunk) -> Done:
+        try:
+            self._bench = self._bench or Bench(self._order)
+            return self._bench.do(chunk)
+        except BatchrunError as error:
+            return Done(error=str(error), is_whole=False)
 
 
 class Bench:
@@ -147,8 +155,13 @@ class Bench:
 
     def _loaded_engine(self) -> Engine:
         if self._engine is None:
+            order = self._order
+            if not self._line.ask("begin_load"):
+                raise ModelError(
+                    "workers die while they load the model: memory may have no room for so many;"
+                    " give fewer --workers"
+                )
             with self._timed("load"):
-                order = self._order
                 model = models.load(self._files, order.config.model, self._machine, self._words)
                 self._store = building.prefix_store(order.config, model)
                 self._engine = building.engine(
@@ -156,6 +169,7 @@ class Bench:
                 )
                 self._state.stats = self._engine.stats
                 self._state.notes = model.notes
+            self._line.ask("end_load")
         return self._engine
 
     @contextmanager
