@@ -117,6 +117,8 @@ class Flags:
 
     def run_config(self, inputs: Sequence[str | Path], output: str | Path | None) -> RunConfig:
         """Raises UsageError where a value, an input or the output cannot work."""
+        # First: what follows --ray may be an input that was meant to follow INPUT.
+        address = None if self.ray is None else values.ray_address(self.ray)
         source = self.source_config(inputs)
         if output is None:
             raise UsageError("no output: say where the answers go, as in -o answers.parquet")
@@ -129,7 +131,7 @@ class Flags:
             media=self.media_config(),
             manners=self._manners(),
             evaluation=self._evaluation(),
-            cluster=self._cluster(source),
+            cluster=self._cluster(address, source),
             format=asked,
             drops_removed=self._drops_removed(Path(output), asked),
             explode=self._exploded(source, Path(output), asked),
@@ -193,8 +195,8 @@ class Flags:
             video_fps=values.positive("video_fps", self.video_fps),
         )
 
-    def _cluster(self, source: SourceConfig) -> ClusterConfig | None:
-        if self.ray is None:
+    def _cluster(self, address: str | None, source: SourceConfig) -> ClusterConfig | None:
+        if address is None:
             if self.workers is not None:
                 raise UsageError("--workers needs --ray, which runs them")
             return None
@@ -206,7 +208,7 @@ class Flags:
         if stream is not None:
             raise UsageError(f"--ray cannot read {stream}: write the rows to a file first")
         workers = None if self.workers is None else values.count("workers", self.workers)
-        return ClusterConfig(address=values.ray_address(self.ray), workers=workers)
+        return ClusterConfig(address=address, workers=workers)
 
     def _evaluation(self) -> EvaluationConfig | None:
         metric = values.choice("metric", self.metric, METRIC_NAMES)

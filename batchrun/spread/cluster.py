@@ -14,6 +14,7 @@ from typing import Any
 import ray
 import ray.data
 
+from batchrun import log
 from batchrun.config import ClusterConfig
 from batchrun.errors import RunError, UsageError
 
@@ -57,6 +58,8 @@ def _connect(config: ClusterConfig) -> None:
         "object_store_memory": _OBJECT_STORE_BYTES,
     }
     is_local = config.address == "local"
+    if not is_local:
+        log.say(f"Connecting to the Ray cluster {config.address}")
     try:
         with _silent():
             ray.init(

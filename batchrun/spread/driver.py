@@ -146,5 +146,3 @@ def _explained() -> Iterator[None]:
     except RayError as error:
         # Ray's messages end with what went wrong, after the stack that led there.
         raise RunError(f"the workers cannot go on: {str(error).splitlines()[-1]}") from error
-
-

@@ -24,8 +24,6 @@ Runner = Callable[..., Summary]
 ALONE: dict[str, Any] = {"ray": None, "workers": None, "output": "alone.parquet"}
 
 
-
-
 def rows(count: int, **fields: Any) -> list[dict[str, Any]]:
     return [{"custom_id": f"r{i}", "prompt": f"a word about {i}"} | fields for i in range(count)]
 
