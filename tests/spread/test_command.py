@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.command import Command, answers
+from tests.command import DEADLINE, Command, answers
 from tests.running import write_jsonl
 from tests.spread.conftest import same
 
@@ -40,6 +41,14 @@ def start(tmp_path: Path, tiny_model: Callable[..., Path]) -> Iterator[Callable[
     yield start
     for command in started:
         command.stop()
+
+
+def wait_for_the_end_of(session: int) -> None:
+    """Ray's own processes look after one another every few seconds."""
+    end = time.monotonic() + DEADLINE
+    while left := left_of(session):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
 
 
 def left_of(session: int) -> list[str]:
@@ -79,4 +88,4 @@ def test_killed_it_goes_on_and_stopped_too(start: Callable[..., Command], tmp_pa
     assert alone.wait()[0] == 0
     assert same(tmp_path / "out.parquet") == same(tmp_path / "alone.parquet")
     for command in (killed, stopped):
-        assert left_of(command.process.pid) == []
+        wait_for_the_end_of(command.process.pid)
