@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import batchrun
-
 from batchrun.report.summary import Summary
 from tests.running import computed, read_jsonl, read_parquet, write_jsonl
 from tests.spread.conftest import same
