@@ -110,7 +110,7 @@ def _book_all(
         for done in ahead:
             if done is not None:
                 with meter.phase("write"):
-                    _book(done, ledger)
+                    book(done, ledger)
                 num_rows += len(done.rows)
                 is_whole &= done.is_whole
             tally.look()
@@ -127,7 +127,8 @@ def _book_all(
         ledger.read_all(num_rows)
 
 
-def _book(done: Done, ledger: Ledger) -> None:
+def book(done: Done, ledger: Ledger) -> None:
+    """Enters what a worker made of a chunk."""
     for row in done.rows:
         ledger.book(row)
     ledger.record(done.finished)
