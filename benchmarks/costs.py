@@ -68,9 +68,7 @@ def _measure(folder: Path) -> Costs:
     rows_alone = [pickle.dumps(Done(rows=_lights(some))) for some in prompts]
     with closing(Journal(folder / "out.journal")) as journal:
         book = _booked(journal, dones, files, words)
-        reuse = _booked(
-            journal, [pickle.dumps(Done(rows=_lights(some))) for some in prompts], files, words
-        )
+        reuse = _booked(journal, rows_alone, files, words)
         write, _ = _timed(lambda: write_output(journal, output, "parquet"))
         journal_bytes = sum(file.stat().st_size for file in folder.glob("out.journal*"))
     return Costs(
