@@ -53,7 +53,6 @@ def connected(config: ClusterConfig) -> Iterator[Team]:
 def _connect(config: ClusterConfig) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to Ray's makers
     local: dict[str, Any] = {
-        "num_cpus": max(os.cpu_count() or 1, config.workers or 1),
         "include_dashboard": False,
         "object_store_memory": _OBJECT_STORE_BYTES,
     }

@@ -93,7 +93,9 @@ class Bench:
             return Done(is_whole=False)
         trial = self._line.ask("begin", chunk.number)
         done = self._run(chunk.rows) if trial is None else self._run_alone(chunk, trial)
-        self._line.has_to_stop()
+        if self._store is not None:
+            self._state.notes = tuple(dict.fromkeys((*self._state.notes, *self._store.notes)))
+        self._line.has_to_stop()  # it is told where things stand
         self._line.ask("end", chunk.number)
         return replace(done, error=chunk.error)
 
