@@ -43,18 +43,18 @@ def _compare(rows: int, most: int, model: str | None) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = write_rows(folder / "rows.jsonl", list(WORKLOADS["label"](rows)))
-        counts = [0, *(count for count in (1, 2, 4) if count <= most)]
-        found = {count: _run(folder, source, model, count) for count in counts}
-    alone, first = found[0], found[1]
-    for count, (report, answers) in found.items():
-        seconds = _at_work(report)
-        rate, whole = rows / seconds, rows / report["elapsed_time"]
-        click.echo(
-            f"{_name(count):>12}{rate:>8.2f} rows/s at work, {whole:6.2f} in all;"
-            f" {rate / (rows / _at_work(first[0])):5.2f} times one worker;"
-            f" {sum(answers[key] == alone[1][key] for key in alone[1])} of {rows} answers equal"
-        )
-    overhead = _at_work(first[0]) - _at_work(alone[0])
+        found: dict[int, tuple[Any, dict[str, str]]] = {}
+        for count in [0, *(count for count in (1, 2, 4) if count <= most)]:
+            found[count] = _run(folder, source, model, count)
+            report, answers = found[count]
+            rates = {each: rows / _at_work(report) for each, (report, _) in found.items()}
+            click.echo(
+                f"{_name(count):>12}{rates[count]:>8.2f} rows/s at work,"
+                f" {rows / report['elapsed_time']:6.2f} in all;"
+                f" {rates[count] / rates.get(1, rates[0]):5.2f} times one worker;"
+                f" {sum(answers[key] == found[0][1][key] for key in answers)} of {rows} answers equal"
+            )
+    overhead = rows / rates[1] - rows / rates[0]
     click.echo(f"Ray: {overhead / rows * 1e3:+.2f} ms a row beside a run without it")
 
 
