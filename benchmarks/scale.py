@@ -52,7 +52,7 @@ def _compare(rows: int, most: int, model: str | None) -> None:
                 f"{_name(count):>12}{rates[count]:>8.2f} rows/s at work,"
                 f" {rows / report['elapsed_time']:6.2f} in all;"
                 f" {rates[count] / rates.get(1, rates[0]):5.2f} times one worker;"
-                f" {sum(answers[key] == found[0][1][key] for key in answers)} of {rows} answers equal"
+                f" {sum(answers[key] == found[0][1][key] for key in answers)} of {rows} equal"
             )
     overhead = rows / rates[1] - rows / rates[0]
     click.echo(f"Ray: {overhead / rows * 1e3:+.2f} ms a row beside a run without it")
