@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -32,6 +33,7 @@ from batchrun.stopping import Stop
 
 # So that a worker has its next chunk at hand, and no more to lose or to wait for at the end.
 _CHUNKS_AT_HAND = 2
+_IDLE_SECONDS = 0.1
 
 
 def answer_rows(
@@ -108,7 +110,9 @@ def _book_all(
         Ahead(answers, _as_it_is, depth=2) as ahead,
     ):
         for done in ahead:
-            if done is not None:
+            if done is None:
+                time.sleep(_IDLE_SECONDS)  # the cores are the workers'
+            else:
                 with meter.phase("write"):
                     book(done, ledger)
                 num_rows += len(done.rows)
