@@ -6,6 +6,7 @@ Wires source, models and prepare only, so no weights are loaded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -42,7 +43,10 @@ def check(
     if preparer is None:
         yield from rows
         return
-    with prepared_ahead(rows, preparer, preparer.finish, depth=_ROWS_AHEAD) as ahead:
+    with (
+        closing(preparer),
+        prepared_ahead(rows, preparer, preparer.finish, depth=_ROWS_AHEAD) as ahead,
+    ):
         yield from (row for row in ahead if row is not None)
 
 

@@ -14,6 +14,7 @@ from batchrun.cache_cli import cache
 from batchrun.check_cli import check
 from batchrun.errors import BatchrunError
 from batchrun.job_cli import init, job
+from batchrun.merge_cli import merge
 from batchrun.report.render import one_line
 from batchrun.report_cli import report
 from batchrun.results_cli import export, show
@@ -45,6 +46,7 @@ class _Main(DefaultGroup):
         formatter.write_usage(ctx.command_path, "init INPUT...", prefix=" " * 7)
         formatter.write_usage(ctx.command_path, "show OUTPUT [FLAGS]", prefix=" " * 7)
         formatter.write_usage(ctx.command_path, "export OUTPUT -o FILE", prefix=" " * 7)
+        formatter.write_usage(ctx.command_path, "merge PART... -o FILE", prefix=" " * 7)
         formatter.write_usage(ctx.command_path, "report RUN... [FLAGS]", prefix=" " * 7)
         formatter.write_usage(ctx.command_path, "cache COMMAND [FLAGS]", prefix=" " * 7)
         run.format_help_text(ctx, formatter)
@@ -70,5 +72,6 @@ main.add_command(job)
 main.add_command(init)
 main.add_command(show)
 main.add_command(export)
+main.add_command(merge)
 main.add_command(report)
 main.add_command(cache)

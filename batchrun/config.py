@@ -22,6 +22,7 @@ class SourceConfig:
     and `label` is asked of all rows whose answer is a choice.
     `keep` names input columns to carry along, that of the `expected` answers among them if there is
     one; None is all but those of media.
+    `shard` (i, n) leaves every n-th row, the i-th the first of them.
     """
 
     inputs: tuple[str, ...]
@@ -35,6 +36,7 @@ class SourceConfig:
     keep: tuple[str, ...] | None = ()
     expected: str | None = None
     limit: int | None = None
+    shard: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,15 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """Which Ray cluster to run on, by its address; "local" is one that the run starts and ends.
+    `workers` None is one for each GPU, or for each machine where there are none."""
+
+    address: str
+    workers: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One run. `max_num_seqs` None finds out how many rows at once are fastest. `window` prompts
     are planned together. `kv_bits` None keeps the KV cache in full precision. Times are in
@@ -105,6 +116,7 @@ class RunConfig:
     media: MediaConfig = field(default_factory=MediaConfig)
     manners: MannersConfig = field(default_factory=MannersConfig)
     evaluation: EvaluationConfig | None = None
+    cluster: ClusterConfig | None = None
     format: OutputFormat | None = None
     explode: tuple[tuple[str, str], ...] = ()
     model_map: tuple[tuple[str, str], ...] = ()

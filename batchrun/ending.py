@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from batchrun import device, log, sink
 from batchrun.config import OutputFormat, RunConfig
 from batchrun.engine.stats import EngineStats
 from batchrun.evaluation import Evaluation, Judge, tally
+from batchrun.ledger import Ledger
 from batchrun.remote import Mirror
+from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
 from batchrun.report.summarize import summarize
 from batchrun.report.summary import (
@@ -21,6 +23,7 @@ from batchrun.report.summary import (
     report_text,
     write_report,
 )
+from batchrun.stopping import Stop
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the rows' part of the run ended, and what it ran on."""
+    """How the rows' part of the run ended, and what it ran on. `peak_memory` is bytes of the device
+    and of the process where that was not this one."""
 
     stats: EngineStats
     model: str
@@ -36,6 +40,33 @@ class Ended:
     notes: tuple[str, ...]
     outcome: Outcome = "finished"
     reason: str | None = None
+    peak_memory: tuple[int, int] | None = None
+
+
+def too_many_failures(config: RunConfig, meter: Meter) -> bool:
+    """Whether so many rows have failed that the run has to end."""
+    most = config.fail_on_error
+    if most is None:
+        return False
+    if most >= 1:
+        return meter.num_failed >= most
+    return meter.total is not None and meter.num_failed > most * meter.total
+
+
+def concluded(
+    config: RunConfig, ended: Ended, ledger: Ledger, count: RowCount, meter: Meter, stop: Stop
+) -> Ended:
+    """`ended` with its outcome, now that no more rows come."""
+    if not ledger.is_complete:
+        count.settle()
+    if too_many_failures(config, meter):
+        reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
+        return replace(ended, outcome="failed", reason=reason)
+    if ledger.read_error is not None:
+        return replace(ended, outcome="failed", reason=str(ledger.read_error))
+    if not ledger.is_complete:
+        return replace(ended, outcome="stopped", reason=stop.reason)
+    return ended
 
 
 def finish(
@@ -97,7 +128,7 @@ def _summary(
         config,
         model=ended.model,
         device=asdict(ended.device),
-        peak_memory=device.peak_memory(),
+        peak_memory=ended.peak_memory or device.peak_memory(),
         outcome=ended.outcome,
         reason=ended.reason,
         notes=ended.notes,

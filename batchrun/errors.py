@@ -12,6 +12,8 @@ Messages say what is wrong and what to do about it, in one line.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class BatchrunError(Exception):
     """Base of all errors raised on purpose; `exit_status` is the process's."""
@@ -52,3 +54,11 @@ class RowError(BatchrunError):
         self.message = message
         self.status = status
         self.param = param
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Exceptions are copied by their `args`, which have no names."""
+        return _row_error, (self.code, self.message, self.status, self.param)
+
+
+def _row_error(code: str, message: str, status: int, param: str | None) -> RowError:
+    return RowError(code, message, status=status, param=param)

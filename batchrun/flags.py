@@ -15,6 +15,7 @@ from typing import Any
 
 from batchrun import remote, values
 from batchrun.config import (
+    ClusterConfig,
     EvaluationConfig,
     MannersConfig,
     MediaConfig,
@@ -30,7 +31,7 @@ from batchrun.records import Label, Sampling, Shape
 from batchrun.sink import output_format
 from batchrun.sink.explode import flat_fields
 from batchrun.source.fields import Body
-from batchrun.source.files import resolve_inputs
+from batchrun.source.files import is_stream, resolve_inputs
 from batchrun.source.sampling import read_sampling
 from batchrun.source.shapes import flag_shape
 
@@ -63,6 +64,7 @@ class Flags:
     allow_private_hosts: bool = False
     video_fps: float = MediaConfig.video_fps
     limit: int | None = None
+    shard: str | None = None
     keep: str | Sequence[str] = ()
     keep_all: bool = False
     max_tokens: int = _SAMPLING.max_tokens
@@ -99,6 +101,8 @@ class Flags:
     wait: bool = False
     nice: int = MannersConfig.nice
     allow_sleep: bool = False
+    ray: str | None = None
+    workers: int | None = None
     log_file: str | Path | None = None
 
     @classmethod
@@ -114,10 +118,9 @@ class Flags:
 
     def run_config(self, inputs: Sequence[str | Path], output: str | Path | None) -> RunConfig:
         """Raises UsageError where a value, an input or the output cannot work."""
-        config = self.dry_config(inputs, output)
+        config, place = self._dry_config(inputs, output)
         if output is None:
             raise UsageError("no output: say where the answers go, as in -o answers.parquet")
-        place = remote.place(str(output))
         is_folder = _is_folder(config.output, config.format)
         check_output(place, config.source.inputs, is_folder=is_folder)
         return config
@@ -127,12 +130,19 @@ class Flags:
 
         Raises UsageError where a value or an input cannot work.
         """
+        return self._dry_config(inputs, output)[0]
+
+    def _dry_config(
+        self, inputs: Sequence[str | Path], output: str | Path | None
+    ) -> tuple[RunConfig, remote.Place]:
+        # First: what follows --ray may be an input that was meant to follow INPUT.
+        address = None if self.ray is None else values.ray_address(self.ray)
         source = self.source_config(inputs)
         place = remote.place(_ANY_OUTPUT if output is None else str(output))
         asked = self._asked_format(_ANY_OUTPUT if output is None else output)
         output_format(place.path, asked)
         prefixes, prefixes_url = values.prefix_cache(self.prefix_cache_dir)
-        return RunConfig(
+        config = RunConfig(
             source=source,
             output=place.path,
             destination=place.url,
@@ -140,6 +150,7 @@ class Flags:
             media=self.media_config(),
             manners=self._manners(),
             evaluation=self._evaluation(),
+            cluster=self._cluster(address, source),
             format=asked,
             drops_removed=self._drops_removed(place.path, asked),
             explode=self._exploded(source, place.path, asked),
@@ -161,6 +172,7 @@ class Flags:
             grace=values.duration("grace", self.grace),
             quiet=self.quiet,
         )
+        return config, place
 
     def source_config(self, inputs: Sequence[str | Path]) -> SourceConfig:
         """The files that there are now: what arrives later is no part of the run.
@@ -179,6 +191,7 @@ class Flags:
             keep=self._kept(),
             expected=self.expected,
             limit=None if self.limit is None else values.count("limit", self.limit),
+            shard=values.shard(self.shard),
         )
 
     def model_config(self) -> ModelConfig:
@@ -202,6 +215,21 @@ class Flags:
             allow_private_hosts=self.allow_private_hosts,
             video_fps=values.positive("video_fps", self.video_fps),
         )
+
+    def _cluster(self, address: str | None, source: SourceConfig) -> ClusterConfig | None:
+        if address is None:
+            if self.workers is not None:
+                raise UsageError("--workers needs --ray, which runs them")
+            return None
+        if source.shard is not None:
+            raise UsageError("--shard and --ray both split the rows: choose one")
+        if self.model_map:
+            raise UsageError("--ray runs one model: give each of --model-map a run of its own")
+        stream = next(filter(is_stream, source.inputs), None)
+        if stream is not None:
+            raise UsageError(f"--ray cannot read {stream}: write the rows to a file first")
+        workers = None if self.workers is None else values.count("workers", self.workers)
+        return ClusterConfig(address=address, workers=workers)
 
     def _evaluation(self) -> EvaluationConfig | None:
         metric = values.choice("metric", self.metric, METRIC_NAMES)

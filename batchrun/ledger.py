@@ -61,14 +61,23 @@ class Ledger:
             num_rows += row is not None
             if row is None:
                 yield None
-            elif isinstance(row, Failure):
-                self._journal.add_failure(row)
-                self._meter.failed(row.error, row.row)
-            elif prompt := self._book(row):
+            elif prompt := self.book(row):
                 yield prompt
         if self.read_error is None:
-            self._meter.num_rows = num_rows
-            self._read_all = True
+            self.read_all(num_rows)
+
+    def book(self, row: Prompt | Failure) -> Prompt | None:
+        """Book one row; the prompt to run for it, or None where nothing has to be computed."""
+        if isinstance(row, Failure):
+            self._journal.add_failure(row)
+            self._meter.failed(row.error, row.row)
+            return None
+        return self._book(row)
+
+    def read_all(self, num_rows: int) -> None:
+        """The input has been read to its end, and had so many rows."""
+        self._meter.num_rows = num_rows
+        self._read_all = True
 
     def record(self, finished: Iterable[Completion | Failure]) -> None:
         """Book what the engine finished; it is safe once this returns."""
@@ -90,7 +99,7 @@ class Ledger:
     def _book(self, prompt: Prompt) -> Prompt | None:
         """The prompt to run for a row, or None if its answer is there or on the way."""
         if not prompt.sampling.has_one_answer:
-            prompt = with_occurrence(prompt, self._journal.occurrence(prompt.key))
+            prompt = with_occurrence(prompt, self._occurrence(prompt))
         self._journal.add_row(prompt.request, prompt.key)
         self._meter.asked(prompt.request)
         n = prompt.sampling.n
@@ -103,6 +112,10 @@ class Ledger:
             return None
         self._open.setdefault(prompt.key, {})[n] = _Asked()
         return prompt
+
+    def _occurrence(self, prompt: Prompt) -> int:
+        drawn = prompt.request.drawn
+        return self._journal.occurrence(prompt.key) if drawn is None else drawn
 
     def _answer(self, completion: Completion) -> None:
         self._journal.add_answer(self._reader.read(completion))

@@ -163,8 +163,9 @@ class Request:
     is after the prompt. `prompt_logprobs` asks for the log-probabilities of the prompt's own
     tokens, and of so many of the likeliest at their places; `echo` repeats the prompt before the
     answer. `tool_choice` is auto, required or the name of a tool.
-    `model` is what the row calls the model, which decides nothing. `is_blank` says that it was made
-    of data in which there was nothing.
+    `model` is what the row calls the model, which decides nothing. `drawn` counts the rows before
+    it in the whole input that ask for a draw of the same; None where only rows of it are seen.
+    `is_blank` says that it was made of data in which there was nothing.
     """
 
     row: Row
@@ -181,6 +182,7 @@ class Request:
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     model: str | None = None
+    drawn: int | None = None
     is_blank: bool = False
 
     @property

@@ -10,27 +10,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 
-from batchrun import device, folders, log, models, several, sink
+from batchrun import building, device, log, models, several, sink
 from batchrun.awake import kept_awake
 from batchrun.config import OutputFormat, RunConfig
-from batchrun.ending import Ended, finish
-from batchrun.engine import Engine
+from batchrun.ending import Ended, concluded, finish, too_many_failures
 from batchrun.engine.stats import EngineStats
+from batchrun.errors import UsageError
 from batchrun.ledger import Ledger
 from batchrun.paths import files_beside
 from batchrun.plan import in_running_order
-from batchrun.prefixes.store import PrefixStore, fingerprint
-from batchrun.prepare import Ahead, Preparer, prepared_ahead
+from batchrun.prepare import Ahead, prepared_ahead
 from batchrun.prepare.preparer import Begun
 from batchrun.records import Failure, Prompt, Request
 from batchrun.remote import Mirror
 from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
-from batchrun.report.progress import Progress
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
 from batchrun.source import kept_schema
@@ -123,19 +121,13 @@ def _answer_rows(
 ) -> Ended:
     """Every row into the journal, those through the engine that need it."""
     files = start.files
+    if config.cluster is not None:
+        return _spread(config, start, journal, meter, stop)
     machine = device.prepare()
     # Rows are read and prepared while the weights load.
     with _read_ahead(config, start, meter) as ahead, device.limits(machine):
         count = RowCount(config.source, meter)
-        words = start.words
-        ledger = Ledger(
-            journal,
-            meter,
-            model=files.name,
-            decoder=words.tokenizer,
-            dialect=words.dialect,
-            ends=words.eos_token_ids,
-        )
+        ledger = building.ledger(journal, meter, files, start.words)
         prompts = _wanted(config, meter, stop, ledger.admit(ahead))
         ended = Ended(EngineStats(), files.name, machine, files.notes)
         first = next((prompt for prompt in prompts if prompt is not None), None)
@@ -146,16 +138,17 @@ def _answer_rows(
             wanted = _wanted(config, meter, stop, ordered)
             ended = _compute(config, model, machine, wanted, ledger, meter, stop)
         journal.commit()
-    if not ledger.is_complete:
-        count.settle()
-    if _too_many_failures(config, meter):
-        reason = f"{meter.num_failed:,} rows failed (--fail-on-error)"
-        return replace(ended, outcome="failed", reason=reason)
-    if ledger.read_error is not None:
-        return replace(ended, outcome="failed", reason=str(ledger.read_error))
-    if not ledger.is_complete:
-        return replace(ended, outcome="stopped", reason=stop.reason)
-    return ended
+    return concluded(config, ended, ledger, count, meter, stop)
+
+
+def _spread(
+    config: RunConfig, start: _Start, journal: sink.Journal, meter: Meter, stop: Stop
+) -> Ended:
+    try:
+        from batchrun.spread import answer_rows
+    except ImportError as error:
+        raise UsageError(f"--ray needs Ray ({error}): pip install 'batchrun[ray]'") from error
+    return answer_rows(config, start.files, start.words, journal, meter, stop)
 
 
 def _compute(
@@ -169,24 +162,14 @@ def _compute(
 ) -> Ended:
     """Run `prompts` through the engine until they are done or the run has to end."""
     with ExitStack() as stack:
-        store = _prefix_store(config, model)
+        store = building.prefix_store(config, model)
         if store is not None:
             stack.enter_context(closing(store))
         with meter.phase("load"):
-            device.fit_cache(machine, model.weights_bytes)
-            engine = Engine(
-                model,
-                model.tokenizer.tokenizer,
-                model.eos_token_ids,
-                max_num_seqs=config.max_num_seqs,
-                max_num_batched_tokens=config.max_num_batched_tokens,
-                kv_bytes=device.memory_for_kv(machine, model.weights_bytes),
-                kv_bits=config.kv_bits,
-                store=store,
-            )
+            engine = building.engine(config, model, machine, store)
         history = meter.recorder.history
         history.add(meter.elapsed, engine.stats)
-        with closing(_progress(config)) as progress:
+        with closing(building.progress(config)) as progress:
             for finished in engine.run(prompts):
                 with meter.phase("write"):
                     ledger.record(finished)
@@ -194,62 +177,25 @@ def _compute(
                 history.sample(meter.elapsed, engine.stats)
                 if stop.is_asked:
                     engine.drain()
-                if stop.is_over or _too_many_failures(config, meter):
+                if stop.is_over or too_many_failures(config, meter):
                     break
         history.add(meter.elapsed, engine.stats)
     notes = (*model.notes, *(store.notes if store is not None else ()))
     return Ended(engine.stats, model.name, machine, notes)
 
 
-def _progress(config: RunConfig) -> Progress:
-    in_log = None if config.manners.log_file is None else Progress(stream=log.LogStream())
-    return Progress(quiet=config.quiet, also=in_log)
-
-
-def _prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore | None:
-    if not config.prefix_cache_bytes:
-        return None
-    return PrefixStore(
-        folders.prefix_cache(config.prefix_cache_dir),
-        fingerprint=fingerprint(model.identity, model.dtype),
-        model_name=model.name,
-        max_bytes=config.prefix_cache_bytes,
-        url=config.prefix_cache_url,
-    )
-
-
+@contextmanager
 def _read_ahead(
     config: RunConfig, start: _Start, meter: Meter
-) -> AbstractContextManager[Ahead[Prompt | Failure]]:
-    preparer = Preparer(
-        start.words.tokenizer,
-        model=_identity(config, start.files),
-        context_length=start.files.context_length,
-        vocab_size=start.files.vocab_size,
-        eos_token_ids=start.words.eos_token_ids,
-        run_seed=config.seed,
-        processor=start.words.processor,
-        media=config.media,
-        dialect=start.words.dialect,
-        reasoning_budget=config.reasoning_budget,
-    )
+) -> Iterator[Ahead[Prompt | Failure]]:
+    with closing(building.preparer(config, start.files, start.words)) as preparer:
 
-    def finish(begun: Begun | Failure) -> Prompt | Failure:
-        with meter.phase("prepare"):
-            return preparer.finish(begun)
+        def finish(begun: Begun | Failure) -> Prompt | Failure:
+            with meter.phase("prepare"):
+                return preparer.finish(begun)
 
-    return prepared_ahead(start.rows, preparer, finish, depth=config.window)
-
-
-def _identity(config: RunConfig, files: models.ModelFiles) -> str:
-    """What decides the model's answers."""
-    parts = {
-        "KV cache of bits": config.kv_bits,
-        "tool parser": config.model.tool_parser,
-        "reasoning parser": config.model.reasoning_parser,
-    }
-    named = [f", {name} {value}" for name, value in parts.items() if value is not None]
-    return files.identity + "".join(named)
+        with prepared_ahead(start.rows, preparer, finish, depth=config.window) as ahead:
+            yield ahead
 
 
 def _wanted(
@@ -257,15 +203,6 @@ def _wanted(
 ) -> Iterator[Prompt | None]:
     """`prompts`, up to the moment when no more should be admitted."""
     for prompt in prompts:
-        if stop.is_asked or _too_many_failures(config, meter):
+        if stop.is_asked or too_many_failures(config, meter):
             return
         yield prompt
-
-
-def _too_many_failures(config: RunConfig, meter: Meter) -> bool:
-    most = config.fail_on_error
-    if most is None:
-        return False
-    if most >= 1:
-        return meter.num_failed >= most
-    return meter.total is not None and meter.num_failed > most * meter.total

@@ -49,7 +49,7 @@ def joined(first: Ended, second: Ended) -> Ended:
     """How a run ended of which `second` came after `first`."""
     return replace(
         second,
-        stats=_summed(first.stats, second.stats),
+        stats=summed(first.stats, second.stats),
         model=f"{first.model}, {second.model}",
         notes=(*first.notes, *(note for note in second.notes if note not in first.notes)),
     )
@@ -84,7 +84,8 @@ def _not_found(row: Request, names: frozenset[str]) -> RowError:
     )
 
 
-def _summed(first: EngineStats, second: EngineStats) -> EngineStats:
+def summed(first: EngineStats, second: EngineStats) -> EngineStats:
+    """What two engines did together."""
     one, other = asdict(first), asdict(second)
     return EngineStats(
         **{

@@ -20,6 +20,8 @@ FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)", re.ASCII)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_SHARD = re.compile(r"(\d+)/(\d+)", re.ASCII)
+_ADDRESS = re.compile(r"local|auto|ray://.+|[^/]+:\d+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b?", re.ASCII | re.IGNORECASE)
 
 
@@ -176,3 +178,22 @@ def failures(value: bool | float | str | None) -> float | None:
             f"not {value!r}"
         )
     return number
+
+
+def shard(value: str | None) -> tuple[int, int] | None:
+    """The shard's number, from 1, and how many there are."""
+    if value is None:
+        return None
+    match = _SHARD.fullmatch(value)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise UsageError(f"--shard must be one of so many, as 1/4 to 4/4, not {value!r}")
+    return int(match[1]), int(match[2])
+
+
+def ray_address(value: str) -> str:
+    if _ADDRESS.fullmatch(value) is None:
+        raise UsageError(
+            f"--ray {value}: is no address: name a cluster as auto, HOST:PORT or ray://HOST:PORT,"
+            " or write --ray=local"
+        )
+    return value

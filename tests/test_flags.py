@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchrun.config import MediaConfig, ModelConfig, RunConfig, SourceConfig
+from batchrun.config import ClusterConfig, MediaConfig, ModelConfig, RunConfig, SourceConfig
 from batchrun.errors import UsageError
 from batchrun.flags import Flags
 from batchrun.records import Sampling, Shape
@@ -47,6 +47,7 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
         allow_private_hosts=True,
         video_fps=1,
         limit=5,
+        shard="2/3",
         keep=("x", "y"),
         max_tokens=7,
         temperature=0.5,
@@ -85,6 +86,7 @@ def test_every_flag_reaches_the_configuration(rows: Path, output: Path) -> None:
             label="only",
             keep=("x", "y"),
             limit=5,
+            shard=(2, 3),
         ),
         output=output,
         model=ModelConfig(
@@ -229,6 +231,14 @@ def test_fail_on_error(given: Any, limit: float | None, rows: Path, output: Path
         ({"fail_on_error": "0"}, "--fail-on-error must be"),
         ({"fail_on_error": "few"}, "--fail-on-error must be"),
         ({"fail_on_error": "inf"}, "--fail-on-error must be"),
+        ({"shard": "0/2"}, "--shard must be one of so many, as 1/4 to 4/4, not '0/2'"),
+        ({"shard": "3/2"}, "--shard must be one of so many"),
+        ({"shard": "half"}, "--shard must be one of so many"),
+        ({"ray": "rows.jsonl"}, "--ray rows.jsonl: is no address: name a cluster as auto, HOST"),
+        ({"ray": "local", "workers": 0}, "--workers must be a whole number of at least 1, not 0"),
+        ({"workers": 2}, "--workers needs --ray, which runs them"),
+        ({"ray": "auto", "shard": "1/2"}, "--shard and --ray both split the rows"),
+        ({"ray": "auto", "model_map": "a=b"}, "--ray runs one model"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_flags_name(
@@ -237,6 +247,17 @@ def test_a_value_that_cannot_be_is_refused_by_its_flags_name(
     with pytest.raises(UsageError) as caught:
         Flags(**values).run_config([rows], output)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("address", ["local", "auto", "ray://head:10001", "10.0.0.7:6379"])
+def test_a_cluster_is_known_by_its_address(address: str, rows: Path, output: Path) -> None:
+    config = Flags(ray=address, workers=3).run_config([rows], output)
+    assert config.cluster == ClusterConfig(address=address, workers=3)
+
+
+def test_a_cluster_cannot_read_standard_input(output: Path) -> None:
+    with pytest.raises(UsageError, match="--ray cannot read -"):
+        Flags(ray="local").run_config(["-"], output)
 
 
 def test_without_an_output_it_says_how_to_give_one(rows: Path) -> None:

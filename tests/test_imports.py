@@ -35,7 +35,7 @@ LAYERS = [
     {"report"},
 ]
 HEAVY = ["mlx", "mlx_lm", "mlx_vlm", "transformers", "tokenizers", "pyarrow", "numpy", "PIL"]
-HEAVY += ["matplotlib", "fsspec"]
+HEAVY += ["fsspec", "matplotlib", "pandas", "ray"]
 
 
 def modules() -> dict[str, Path]:
@@ -77,6 +77,13 @@ def test_only_the_rooms_that_run_models_import_mlx(module: str) -> None:
     path = modules()[module]
     found = [f"{path}:{line}" for name, line in imported(path) if name.split(".")[0] in MLX]
     assert room(module) in MAY_IMPORT_MLX or not found
+
+
+@pytest.mark.parametrize("module", modules())
+def test_only_the_room_that_spreads_rows_imports_ray(module: str) -> None:
+    path = modules()[module]
+    found = [f"{path}:{line}" for name, line in imported(path) if name.split(".")[0] == "ray"]
+    assert room(module) == "spread" or not found
 
 
 @pytest.mark.parametrize("module", modules())

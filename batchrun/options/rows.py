@@ -34,6 +34,12 @@ INPUT = (
         help="System message for rows without one of their own; a template as --prompt.",
     ),
     _input("--limit", type=int, metavar="N", help="Read only the first N rows.  [default: all]"),
+    _input(
+        "--shard",
+        metavar="I/N",
+        help="Of these, answer only every N-th row from the I-th on; batchrun merge joins the"
+        " outputs of all N.",
+    ),
 )
 
 MEDIA = (

@@ -5,7 +5,26 @@ from __future__ import annotations
 from batchrun.flags import Flags
 from batchrun.options.groups import group
 
+_cluster = group("Many workers")
 _run = group("Run")
+
+CLUSTER = (
+    _cluster(
+        "--ray",
+        is_flag=False,
+        flag_value="local",
+        metavar="[ADDRESS]",
+        help="Run on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT; alone, on one that is"
+        " started on this machine for the run.",
+    ),
+    _cluster(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="Workers with a model each; those of a machine share its cores."
+        "  [default: one for each GPU, or machine without]",
+    ),
+)
 
 RUN = (
     _run(

@@ -24,9 +24,8 @@ def prepared_ahead(
     rows: Iterable[Request | Failure], preparer: Preparer, finish: Finish, *, depth: int
 ) -> Iterator[Ahead[Prompt | Failure]]:
     """`rows` through `preparer.begin` and `finish`, which calls `preparer.finish`; at most `depth`
-    of them are ready and not yet taken. Closes the preparer."""
+    of them are ready and not yet taken."""
     with ExitStack() as stack:
-        stack.callback(preparer.close)
         if not preparer.takes_media:
             step = _both(preparer, finish)
             yield stack.enter_context(Ahead(rows, step, depth=depth))

@@ -79,6 +79,11 @@ class Journal:
         with _explained(self.path):
             return [reason for (reason,) in self._db.execute(sql.FINISH_REASONS, (key, n))]
 
+    def answered_keys(self) -> Iterator[tuple[str, int]]:
+        """Each key that has answers, in order, and how many choices of it there are from 0 on."""
+        with _explained(self.path):
+            yield from self._db.execute(sql.ANSWERED_KEYS)
+
     def occurrence(self, key: str) -> int:
         """Counts one more row that asks for `key`; returns how many asked before it in this run."""
         with _explained(self.path):

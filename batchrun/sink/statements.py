@@ -90,6 +90,11 @@ FINISH_REASONS = """
 SELECT finish_reason FROM answers WHERE key = ? AND choice < ? ORDER BY choice
 """
 
+# Keys of which all choices up to the last are there.
+ANSWERED_KEYS = """
+SELECT key, count(*) FROM answers GROUP BY key HAVING max(choice) + 1 = count(*) ORDER BY key
+"""
+
 COUNT_ASKED = """
 INSERT INTO asked VALUES (?, 0) ON CONFLICT (key) DO UPDATE SET times = times + 1
 """

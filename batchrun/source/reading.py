@@ -17,6 +17,7 @@ from batchrun.remote import is_url
 from batchrun.source import delimited, jsonl
 from batchrun.source.attach import MediaColumns, with_media
 from batchrun.source.cells import parse_structured, parse_typed
+from batchrun.source.draws import counted
 from batchrun.source.files import Kind, RawRow, is_compressed, is_stream, kind_of
 from batchrun.source.forms import read_custom_id, read_request
 from batchrun.source.templates import (
@@ -51,7 +52,8 @@ def read_requests(config: SourceConfig) -> Iterator[Request | Failure]:
         MediaColumns(config.images, config.videos),
     )
     _check_columns(config)
-    return islice(_requests(recipe), config.limit)
+    rows = islice(_requests(recipe), config.limit)
+    return rows if config.shard is None else _of_shard(counted(rows), *config.shard)
 
 
 def count_rows(config: SourceConfig) -> int | None:
@@ -65,7 +67,10 @@ def count_rows(config: SourceConfig) -> int | None:
         if rows is None:
             return None
         total += rows
-    return total if config.limit is None else min(total, config.limit)
+    total = total if config.limit is None else min(total, config.limit)
+    return (
+        total if config.shard is None else len(range(config.shard[0] - 1, total, config.shard[1]))
+    )
 
 
 def first_columns(path: str) -> Columns:
@@ -151,6 +156,12 @@ class _Recipe:
             ["custom_id"], self.config.keep, self.media.names, *(n for n in used if n)
         )
         return [name for name in names if name in wanted] or None
+
+
+def _of_shard(
+    rows: Iterator[Request | Failure], shard: int, num_shards: int
+) -> Iterator[Request | Failure]:
+    return (row for row in rows if row.row.index % num_shards == shard - 1)
 
 
 def _template(source: str | None, flag: str) -> Template | None:

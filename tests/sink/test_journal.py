@@ -133,6 +133,12 @@ def test_occurrences_count_rows_that_ask_for_the_same(journal: Journal) -> None:
     assert [journal.occurrence(key) for key in "aabaab"] == [0, 1, 0, 2, 3, 1]
 
 
+def test_answered_keys_have_all_choices_up_to_the_last(journal: Journal) -> None:
+    for key, choice in (("b", 1), ("c", 0), ("a", 1), ("a", 0)):
+        journal.add_answer(make_answer(key, choice))
+    assert list(journal.answered_keys()) == [("a", 2), ("c", 1)]
+
+
 def test_stop_reason_keeps_its_type(journal: Journal) -> None:
     journal.add_row(chat(make_row(), n=3), "k")
     for choice, reason in enumerate((13, "13", None)):

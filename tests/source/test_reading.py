@@ -136,6 +136,21 @@ def test_limit_is_over_all_files_and_counts_failures(tmp_path: Path, limit: int)
     assert len(read(one, two, limit=limit)) == min(limit, 4)
 
 
+@pytest.mark.parametrize("limit", [None, 1, 5])
+def test_shards_have_each_row_once_with_its_number(tmp_path: Path, limit: int | None) -> None:
+    paths = (
+        write(tmp_path / "1.jsonl", *({"prompt": str(i)} for i in range(4)), "{"),
+        write(tmp_path / "2.jsonl", *({"prompt": str(i)} for i in range(3))),
+    )
+    total = min(8, limit or 8)
+    shards = []
+    for number in (1, 2, 3):
+        config = SourceConfig(inputs=paths, limit=limit, shard=(number, 3))
+        shards.append([row.row.index for row in read_requests(config)])
+        assert count_rows(config) == len(shards[-1])
+    assert shards == [list(range(first, total, 3)) for first in range(3)]
+
+
 def test_rows_before_a_cut_are_read_before_the_run_fails(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     lines = "".join(json.dumps({"prompt": str(i * 7919)}) + "\n" for i in range(20_000))
