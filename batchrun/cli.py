@@ -14,6 +14,7 @@ from batchrun.cache_cli import cache
 from batchrun.check_cli import check
 from batchrun.errors import BatchrunError
 from batchrun.job_cli import init, job
+from batchrun.ranks import launched_as
 from batchrun.report.render import one_line
 from batchrun.report_cli import report
 from batchrun.results_cli import export, show
@@ -25,6 +26,8 @@ class _Main(DefaultGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            if launched_as():
+                return _follow()
             return super().invoke(ctx)
         except click.UsageError as error:
             _fail(error.format_message(), error.exit_code)
@@ -51,6 +54,13 @@ class _Main(DefaultGroup):
         options.write_groups([*run.params, *self.get_params(ctx)], ctx, formatter)
         self.format_commands(ctx, formatter)
         run.format_epilog(ctx, formatter)
+
+
+def _follow() -> None:
+    """A rank beside rank 0: whatever the command, rank 0 says what there is to do."""
+    from batchrun.together.follow import follow
+
+    follow()
 
 
 def _fail(message: str, exit_status: int) -> None:

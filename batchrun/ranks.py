@@ -1,0 +1,154 @@
+"""The processes that mlx.launch or mpirun started to run one model together: which of them this
+one is, and what it tells the others.
+
+All ranks must make the same calls here in the same order: one that waits for what another does not
+send waits for ever. Where one goes astray, all end. Knows nothing of models or rows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from batchrun.errors import RunError
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+    import numpy.typing as npt
+
+# How mlx.launch (ring, JACCL, NCCL) and Open MPI tell a process its rank.
+_RANK_NAMES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK")
+
+
+def launched_as() -> int | None:
+    """This process's rank, None if nothing launched it as one. Takes no MLX to know."""
+    told = (os.environ.get(name, "") for name in _RANK_NAMES)
+    return next((int(rank) for rank in told if rank.isdecimal()), None)
+
+
+class Ranks:
+    """`size` processes, of which this is number `rank`; alone without a `group`.
+
+    Rank 0 leads. `is_broken`: they are not in step any more, and nothing more can be said.
+    """
+
+    def __init__(self, group: mx.distributed.Group | None = None):
+        self.group = group
+        self.size: int = 1 if group is None else group.size()
+        self.rank: int = 0 if group is None else group.rank()
+        self.is_broken = False
+        self._is_asked = False
+        self._parent = os.getppid()
+        self._now = 0.0
+
+    @property
+    def are_many(self) -> bool:
+        return self.size > 1
+
+    def share(self, value: Any = None, *, by: int = 0) -> Any:
+        """What the rank `by` has as `value`, which must be JSON, on every rank. Raises RunError."""
+        if not self.are_many:
+            return value
+        import numpy as np
+
+        text = json.dumps(value).encode() if self.rank == by else b""
+        # Sums, as no backend lacks them: all others add zeros.
+        (length,) = self._sum(np.array([len(text)]))
+        data = self._sum(np.frombuffer(text or bytes(length), np.uint8))
+        return value if self.rank == by else json.loads(bytes(data))
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value`, which must be JSON, in their order. Raises RunError."""
+        return [self.share(value, by=rank) for rank in range(self.size)]
+
+    def agree(self, array: mx.array) -> mx.array:
+        """Rank 0's `array`, once it is computed; all ranks have one of that shape and type."""
+        if not self.are_many:
+            return array
+        import mlx.core as mx
+
+        return mx.distributed.all_sum(
+            array if self.rank == 0 else mx.zeros_like(array), group=self.group
+        )
+
+    def turn(self, order: int = 0) -> tuple[int, list[int]]:
+        """Rank 0's `order` (0 or more) of this turn, and the ranks that are asked to end: by a
+        signal, or because what launched them is gone. Raises RunError."""
+        if not self.are_many:
+            return order, []
+        import numpy as np
+
+        asked = (self._is_asked or os.getppid() != self._parent) << self.rank
+        mine = [order, time.perf_counter_ns()] if self.rank == 0 else [0, 0]
+        order, nanoseconds, asked = self._sum(np.array([*mine, asked]))
+        self._now = nanoseconds / 1e9
+        return order, [rank for rank in range(self.size) if asked >> rank & 1]
+
+    def clock(self) -> float:
+        """Seconds since some moment, the same on all ranks between two turns."""
+        return self._now if self.are_many else time.perf_counter()
+
+    def fail(self, error: Exception) -> RunError:
+        """What to raise as `error` came up in the middle of what all ranks do together."""
+        self.is_broken = True
+        reason = f"{type(error).__name__}: {error}"
+        return RunError(
+            f"rank {self.rank} of {self.size} cannot go on ({reason}): see what the others say;"
+            " the same command continues from here"
+        )
+
+    def dismiss(self) -> None:
+        """Rank 0 needs the others no more: they get a None."""
+        if not self.is_broken:
+            with suppress(RunError):
+                self.share(None)
+
+    def listen(self) -> None:
+        """For ranks that follow: leave Ctrl-C, which reaches every rank, to rank 0, and tell it of
+        a first SIGTERM; a second one ends the process."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        self._is_asked = True
+        signal.signal(number, signal.SIG_DFL)
+
+    def _sum(self, mine: npt.NDArray[Any]) -> list[int]:
+        import mlx.core as mx
+
+        if self.is_broken:
+            raise RunError("the ranks are not in step any more; run the same command again")
+        try:
+            total = mx.distributed.all_sum(mx.array(mine), group=self.group, stream=mx.cpu)
+            return [int(number) for number in total.tolist()]
+        except RuntimeError as error:
+            raise self.fail(error) from error
+
+
+ALONE = Ranks()
+
+
+@functools.cache
+def join() -> Ranks:
+    """Meet the other ranks, if this process was launched as one of several; later calls give the
+    first answer. Raises RunError where they do not come in half a minute."""
+    if launched_as() is None:
+        return ALONE
+    import mlx.core as mx
+
+    try:
+        ranks = Ranks(mx.distributed.init())
+    except RuntimeError as error:
+        raise RunError(
+            f"rank {launched_as()} does not reach the others ({error}); see what they say, and"
+            " that the addresses and ports given to mlx.launch are free and open"
+        ) from error
+    if ranks.rank == 0 and ranks.are_many:
+        atexit.register(ranks.dismiss)
+    return ranks
