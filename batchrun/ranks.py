@@ -8,12 +8,14 @@ send waits for ever. Where one goes astray, all end. Knows nothing of models or 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import functools
 import json
 import os
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from batchrun.errors import RunError
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 # How mlx.launch (ring, JACCL, NCCL) and Open MPI tell a process its rank.
 _RANK_NAMES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK")
+
+# Far more than any step takes. The ring notices at once that a rank is gone; others may wait.
+STUCK_SECONDS = 1800.0
 
 
 def launched_as() -> int | None:
@@ -73,9 +78,10 @@ class Ranks:
             return array
         import mlx.core as mx
 
-        return mx.distributed.all_sum(
-            array if self.rank == 0 else mx.zeros_like(array), group=self.group
-        )
+        # What the others add is nothing, but theirs: zeros of no origin would be sent early, before
+        # the sums that their array waits for.
+        mine = array if self.rank == 0 else array * 0
+        return mx.distributed.all_sum(mine, group=self.group)
 
     def turn(self, order: int = 0) -> tuple[int, list[int]]:
         """Rank 0's `order` (0 or more) of this turn, and the ranks that are asked to end: by a
@@ -93,6 +99,21 @@ class Ranks:
     def clock(self) -> float:
         """Seconds since some moment, the same on all ranks between two turns."""
         return self._now if self.are_many else time.perf_counter()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Inside, all ranks compute together: what this one raises there is a RunError, and where
+        they hang the process ends after STUCK_SECONDS."""
+        if not self.are_many:
+            yield
+            return
+        faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
+        try:
+            yield
+        except Exception as error:
+            raise self.fail(error) from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
     def fail(self, error: Exception) -> RunError:
         """What to raise as `error` came up in the middle of what all ranks do together."""

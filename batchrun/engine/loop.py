@@ -104,11 +104,12 @@ class Engine:
             for sequence in self._queue.take_empty():
                 self._outcomes.finish(sequence, Ending("length"))
             try:
-                self._turn()
+                with self._ranks.step():
+                    self._turn()
             # Models raise anything; which row's fault it is, _retry finds out.
             except Exception as error:
-                if self._ranks.are_many:  # the others may be anywhere in their turn
-                    raise self._ranks.fail(error) from error
+                if self._ranks.is_broken:  # the others may be anywhere in their turn
+                    raise
                 self._retry(error)
             self._note()
             yield self._outcomes.hand_out()

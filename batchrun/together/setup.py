@@ -115,12 +115,11 @@ def _on_all(ranks: Ranks, do: Callable[[], T]) -> T:
         return do()
     done: T | None = None
     fault: str | None = None
-    try:
-        done = do()
-    except BatchrunError as error:
-        fault = str(error)
-    except RuntimeError as error:  # what was to be done together
-        raise ranks.fail(error) from error
+    with ranks.step():
+        try:
+            done = do()
+        except BatchrunError as error:
+            fault = str(error)
     faults = ranks.gather(fault and (fault if ranks.rank == 0 else f"{_here(ranks)}: {fault}"))
     if first := next(filter(None, faults), None):
         raise ModelError(first)
