@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
@@ -26,15 +27,25 @@ class _Main(DefaultGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            if launched_as():
-                return _follow()
-            return super().invoke(ctx)
+            match launched_as():
+                case None:
+                    return super().invoke(ctx)
+                case 0:
+                    return self._lead(ctx)
+                case _:
+                    return _follow()
         except click.UsageError as error:
             _fail(error.format_message(), error.exit_code)
         except BatchrunError as error:
             _fail(str(error), error.exit_status)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
+
+    def _lead(self, ctx: click.Context) -> Any:
+        # A run listens to it. Else it comes from mlx.launch as soon as another rank is gone, when
+        # this one ends by itself and has yet to say why.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return super().invoke(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands, and what may follow the default one's name that nobody types."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from batchrun.errors import RunError
+from batchrun.errors import BatchrunError, RunError
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -85,14 +85,16 @@ class Ranks:
 
     def turn(self, order: int = 0) -> tuple[int, list[int]]:
         """Rank 0's `order` (0 or more) of this turn, and the ranks that are asked to end: by a
-        signal, or because what launched them is gone. Raises RunError."""
+        signal, or rank 0 because what launched it is gone. Raises RunError."""
         if not self.are_many:
             return order, []
         import numpy as np
 
-        asked = (self._is_asked or os.getppid() != self._parent) << self.rank
-        mine = [order, time.perf_counter_ns()] if self.rank == 0 else [0, 0]
-        order, nanoseconds, asked = self._sum(np.array([*mine, asked]))
+        if self.rank == 0:
+            mine = [order, time.perf_counter_ns(), os.getppid() != self._parent]
+        else:
+            mine = [0, 0, self._is_asked << self.rank]
+        order, nanoseconds, asked = self._sum(np.array(mine))
         self._now = nanoseconds / 1e9
         return order, [rank for rank in range(self.size) if asked >> rank & 1]
 
@@ -102,14 +104,17 @@ class Ranks:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Inside, all ranks compute together: what this one raises there is a RunError, and where
-        they hang the process ends after STUCK_SECONDS."""
+        """Inside, all ranks compute together: what this one raises there, other than errors of ours
+        that all of them have, is a RunError, and where they hang the process ends after
+        STUCK_SECONDS."""
         if not self.are_many:
             yield
             return
         faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
         try:
             yield
+        except BatchrunError:
+            raise
         except Exception as error:
             raise self.fail(error) from error
         finally:
@@ -126,6 +131,7 @@ class Ranks:
 
     def dismiss(self) -> None:
         """Rank 0 needs the others no more: they get a None."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if not self.is_broken:
             with suppress(RunError):
                 self.share(None)

@@ -57,7 +57,7 @@ class Lead:
     def _turn(self) -> None:
         _, asked = self.ranks.turn(self._order)
         if asked:
-            who = "what launched it is gone" if asked == [0] else f"rank {asked[-1]} was to end"
+            who = f"rank {asked[-1]} was told to end" if asked[-1] else "what launched it is gone"
             self.interrupt(f"{INTERRUPTED} ({who})")
 
     def _told(self, prompts: Iterable[Prompt | None]) -> Iterator[Prompt | None]:

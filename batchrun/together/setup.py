@@ -91,17 +91,18 @@ def engine(
     kv_bytes = min(ranks.gather(device.memory_for_kv(machine, model.weights_bytes)))
 
     def make() -> Engine:
-        return Engine(
-            model,
-            model.tokenizer.tokenizer,
-            model.eos_token_ids,
-            max_num_seqs=asked.max_num_seqs,
-            max_num_batched_tokens=asked.max_num_batched_tokens,
-            kv_bytes=kv_bytes,
-            kv_bits=asked.kv_bits,
-            store=store,
-            ranks=ranks,
-        )
+        with ranks.step():
+            return Engine(
+                model,
+                model.tokenizer.tokenizer,
+                model.eos_token_ids,
+                max_num_seqs=asked.max_num_seqs,
+                max_num_batched_tokens=asked.max_num_batched_tokens,
+                kv_bytes=kv_bytes,
+                kv_bits=asked.kv_bits,
+                store=store,
+                ranks=ranks,
+            )
 
     made = _on_all(ranks, make)
     if len(set(ranks.gather(repr(made.traits)))) > 1:
@@ -115,11 +116,10 @@ def _on_all(ranks: Ranks, do: Callable[[], T]) -> T:
         return do()
     done: T | None = None
     fault: str | None = None
-    with ranks.step():
-        try:
-            done = do()
-        except BatchrunError as error:
-            fault = str(error)
+    try:
+        done = do()
+    except BatchrunError as error:
+        fault = str(error)
     faults = ranks.gather(fault and (fault if ranks.rank == 0 else f"{_here(ranks)}: {fault}"))
     if first := next(filter(None, faults), None):
         raise ModelError(first)
