@@ -13,9 +13,11 @@ import functools
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from batchrun.errors import BatchrunError, RunError
@@ -29,6 +31,9 @@ _RANK_NAMES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK")
 
 # Far more than any step takes. The ring notices at once that a rank is gone; others may wait.
 STUCK_SECONDS = 1800.0
+
+# How much longer than it may a run that was told to end can take.
+LATE_SECONDS = 10.0
 
 
 def launched_as() -> int | None:
@@ -94,7 +99,8 @@ class Ranks:
             mine = [order, time.perf_counter_ns(), os.getppid() != self._parent]
         else:
             mine = [0, 0, self._is_asked << self.rank]
-        order, nanoseconds, asked = self._sum(np.array(mine))
+        with self.step():
+            order, nanoseconds, asked = self._sum(np.array(mine))
         self._now = nanoseconds / 1e9
         return order, [rank for rank in range(self.size) if asked >> rank & 1]
 
@@ -136,13 +142,48 @@ class Ranks:
             with suppress(RunError):
                 self.share(None)
 
-    def listen(self) -> None:
-        """For ranks that follow: leave Ctrl-C, which reaches every rank, to rank 0, and tell it of
-        a first SIGTERM; a second one ends the process."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_signal)
+    @contextmanager
+    def listening(self, grace: float) -> Iterator[None]:
+        """For ranks that follow: inside, rank 0 is told of a first SIGTERM; a second one ends the
+        process. Else as `watched`."""
+        before = signal.signal(signal.SIGTERM, self._on_signal)
+        try:
+            with self.watched(grace):
+                yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
-    def _on_signal(self, number: int, _frame: Any) -> None:
+    @contextmanager
+    def watched(self, grace: float) -> Iterator[None]:
+        """Inside, a signal gives the block `grace` seconds and a few more to end, and then ends the
+        process. One that waits in MLX for a rank that is gone may not hear of it, nor Python of a
+        signal: what mlx.launch sends would do nothing."""
+        if not self.are_many:
+            yield
+            return
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        is_over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(reader, grace, is_over), daemon=True)
+        watch.start()
+        before = signal.set_wakeup_fd(writer)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            is_over.set()
+            os.close(writer)
+            watch.join()
+            os.close(reader)
+
+    def _watch(self, reader: int, grace: float, is_over: threading.Event) -> None:
+        is_signal = os.read(reader, 1) != b""
+        if is_signal and not is_over.wait(grace + LATE_SECONDS):
+            error = self.fail(TimeoutError("the others do not answer"))
+            os.write(2, f"Error: {error}\n".encode())
+            os._exit(1)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._is_asked = True
         signal.signal(number, signal.SIG_DFL)
 

@@ -141,7 +141,11 @@ def _answer_rows(
     files = start.files
     machine = device.prepare()
     # Rows are read and prepared while the weights load.
-    with _read_ahead(config, start, meter) as ahead, device.limits(machine):
+    with (
+        _read_ahead(config, start, meter) as ahead,
+        device.limits(machine),
+        ExitStack() as stack,
+    ):
         count = RowCount(config.source, meter)
         words = start.words
         ledger = Ledger(
@@ -158,6 +162,7 @@ def _answer_rows(
         if first is not None:  # else there is nothing to compute, and no need of the weights
             asked = Asked.by(config, files)
             ranks.share(asked.to_dict())
+            stack.enter_context(ranks.watched(config.grace))
             with meter.phase("load"):
                 _, model = setup.load(asked, lambda: (files, words), machine, ranks)
             ordered = in_running_order(chain([first], prompts), window=config.window)

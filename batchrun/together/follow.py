@@ -3,6 +3,7 @@ rows, write nothing and say nothing; what ends the run ends them."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 from batchrun import device
@@ -24,11 +25,15 @@ class _Over(Exception):
 
 def follow() -> None:
     """Take part in everything that rank 0 runs, until it ends. Raises RunError."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every rank: rank 0 sees to it
     ranks = join()
-    ranks.listen()
     while (told := ranks.share()) is not None:
         asked = Asked.from_dict(told)
-        with kept_awake(asked.keep_awake), device.limits(device.prepare()):
+        with (
+            ranks.listening(asked.grace),
+            kept_awake(asked.keep_awake),
+            device.limits(device.prepare()),
+        ):
             _take_part(asked, ranks)
 
 

@@ -35,6 +35,7 @@ class Asked:
     max_num_batched_tokens: int
     kv_bits: int | None
     keep_awake: bool
+    grace: float
 
     @classmethod
     def by(cls, config: RunConfig, files: ModelFiles) -> Asked:
@@ -46,6 +47,7 @@ class Asked:
             max_num_batched_tokens=config.max_num_batched_tokens,
             kv_bits=config.kv_bits,
             keep_awake=config.manners.keep_awake,
+            grace=config.grace,
         )
 
     @classmethod
