@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
@@ -15,6 +16,7 @@ from batchrun.check_cli import check
 from batchrun.errors import BatchrunError
 from batchrun.job_cli import init, job
 from batchrun.merge_cli import merge
+from batchrun.ranks import launched_as
 from batchrun.report.render import one_line
 from batchrun.report_cli import report
 from batchrun.results_cli import export, show
@@ -26,13 +28,25 @@ class _Main(DefaultGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            match launched_as():
+                case None:
+                    return super().invoke(ctx)
+                case 0:
+                    return self._lead(ctx)
+                case _:
+                    return _follow()
         except click.UsageError as error:
             _fail(error.format_message(), error.exit_code)
         except BatchrunError as error:
             _fail(str(error), error.exit_status)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
+
+    def _lead(self, ctx: click.Context) -> Any:
+        # A run listens to it. Else it comes from mlx.launch as soon as another rank is gone, when
+        # this one ends by itself and has yet to say why.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return super().invoke(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands, and what may follow the default one's name that nobody types."""
@@ -53,6 +67,13 @@ class _Main(DefaultGroup):
         options.write_groups([*run.params, *self.get_params(ctx)], ctx, formatter)
         self.format_commands(ctx, formatter)
         run.format_epilog(ctx, formatter)
+
+
+def _follow() -> None:
+    """A rank beside rank 0: whatever the command, rank 0 says what there is to do."""
+    from batchrun.together.follow import follow
+
+    follow()
 
 
 def _fail(message: str, exit_status: int) -> None:

@@ -146,6 +146,10 @@ class Grammar(Protocol):
     """A compiled shape, which any number of answers can follow."""
 
     @property
+    def shape(self) -> Shape:
+        """What it was compiled from."""
+
+    @property
     def vocab_size(self) -> int:
         """How many token ids its matchers know."""
 

@@ -23,8 +23,10 @@ from batchrun.errors import UsageError
 from batchrun.ledger import Ledger
 from batchrun.paths import files_beside
 from batchrun.plan import in_running_order
+from batchrun.prefixes.store import PrefixStore
 from batchrun.prepare import Ahead, prepared_ahead
 from batchrun.prepare.preparer import Begun
+from batchrun.ranks import Ranks, join
 from batchrun.records import Failure, Prompt, Request
 from batchrun.remote import Mirror
 from batchrun.report.counting import RowCount
@@ -32,7 +34,11 @@ from batchrun.report.meter import Meter
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
 from batchrun.source import kept_schema
+from batchrun.source.files import STDIN
 from batchrun.stopping import Stop
+from batchrun.together import setup
+from batchrun.together.lead import Lead
+from batchrun.together.setup import Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ def execute(config: RunConfig) -> Summary:
 
 def _execute(config: RunConfig) -> Summary:
     manners = config.manners
+    ranks = _ranks(config)
     stop = Stop(max_time=config.max_time, grace=config.grace)
     meter = Meter()
     kind = sink.output_format(config.output, config.format)
@@ -78,7 +85,7 @@ def _execute(config: RunConfig) -> Summary:
         journal = stack.enter_context(_journal(config, kind))
         ended: Ended | None = None
         for (part, _), start in zip(parts, starts, strict=True):
-            latest = _answer_rows(part, start, journal, meter, stop)
+            latest = _answer_rows(part, start, journal, meter, stop, ranks)
             ended = latest if ended is None else several.joined(ended, latest)
             if len(parts) > 1:
                 meter.num_rows = None  # what was read are the rows of one model
@@ -86,6 +93,18 @@ def _execute(config: RunConfig) -> Summary:
                 break
         assert ended is not None
         return finish(config, kind, schema, journal, mirror, meter, ended)
+
+
+def _ranks(config: RunConfig) -> Ranks:
+    """The ranks of this run, before anything can make the others wait for long."""
+    ranks = join()
+    if ranks.rank:
+        raise UsageError("only rank 0 runs rows: start the command batchrun with mlx.launch")
+    if ranks.are_many and config.cluster is not None:
+        raise UsageError("--ray runs many models, mlx.launch one over many machines; choose one")
+    if ranks.are_many and STDIN in config.source.inputs:
+        raise UsageError("mlx.launch never ends what it gives on standard input; give a file")
+    return ranks
 
 
 def _start(config: RunConfig, rows: Iterator[Request | Failure], meter: Meter) -> _Start:
@@ -117,7 +136,12 @@ def _journal(config: RunConfig, kind: OutputFormat) -> closing[sink.Journal]:
 
 
 def _answer_rows(
-    config: RunConfig, start: _Start, journal: sink.Journal, meter: Meter, stop: Stop
+    config: RunConfig,
+    start: _Start,
+    journal: sink.Journal,
+    meter: Meter,
+    stop: Stop,
+    ranks: Ranks,
 ) -> Ended:
     """Every row into the journal, those through the engine that need it."""
     files = start.files
@@ -125,18 +149,25 @@ def _answer_rows(
         return _spread(config, start, journal, meter, stop)
     machine = device.prepare()
     # Rows are read and prepared while the weights load.
-    with _read_ahead(config, start, meter) as ahead, device.limits(machine):
+    with (
+        _read_ahead(config, start, meter) as ahead,
+        device.limits(machine),
+        ExitStack() as stack,
+    ):
         count = RowCount(config.source, meter)
         ledger = building.ledger(journal, meter, files, start.words)
         prompts = _wanted(config, meter, stop, ledger.admit(ahead))
         ended = Ended(EngineStats(), files.name, machine, files.notes)
         first = next((prompt for prompt in prompts if prompt is not None), None)
         if first is not None:  # else there is nothing to compute, and no need of the weights
+            asked = Asked.by(config, files)
+            ranks.share(asked.to_dict())
+            stack.enter_context(ranks.watched(config.grace))
             with meter.phase("load"):
-                model = models.load(files, config.model, machine, start.words)
+                _, model = setup.load(asked, lambda: (files, start.words), machine, ranks)
             ordered = in_running_order(chain([first], prompts), window=config.window)
             wanted = _wanted(config, meter, stop, ordered)
-            ended = _compute(config, model, machine, wanted, ledger, meter, stop)
+            ended = _compute(config, asked, model, machine, wanted, ledger, meter, stop, ranks)
         journal.commit()
     return concluded(config, ended, ledger, count, meter, stop)
 
@@ -153,24 +184,27 @@ def _spread(
 
 def _compute(
     config: RunConfig,
+    asked: Asked,
     model: models.LoadedModel,
     machine: device.Device,
     prompts: Iterable[Prompt | None],
     ledger: Ledger,
     meter: Meter,
     stop: Stop,
+    ranks: Ranks,
 ) -> Ended:
     """Run `prompts` through the engine until they are done or the run has to end."""
     with ExitStack() as stack:
-        store = building.prefix_store(config, model)
+        store = None if ranks.are_many else building.prefix_store(config, model)
         if store is not None:
             stack.enter_context(closing(store))
         with meter.phase("load"):
-            engine = building.engine(config, model, machine, store)
+            engine = Lead(setup.engine(asked, model, machine, ranks, store), ranks, stop.ask)
         history = meter.recorder.history
         history.add(meter.elapsed, engine.stats)
+        turns = stack.enter_context(closing(engine.run(prompts)))
         with closing(building.progress(config)) as progress:
-            for finished in engine.run(prompts):
+            for finished in turns:
                 with meter.phase("write"):
                     ledger.record(finished)
                 progress.update(meter, engine.stats)
@@ -180,8 +214,14 @@ def _compute(
                 if stop.is_over or too_many_failures(config, meter):
                     break
         history.add(meter.elapsed, engine.stats)
-    notes = (*model.notes, *(store.notes if store is not None else ()))
+    notes = (*model.notes, *_notes(config, store, ranks))
     return Ended(engine.stats, model.name, machine, notes)
+
+
+def _notes(config: RunConfig, store: PrefixStore | None, ranks: Ranks) -> tuple[str, ...]:
+    if ranks.are_many and config.prefix_cache_bytes:
+        return ("prefixes are not kept on disk, as each rank has a part of them only",)
+    return tuple(store.notes) if store is not None else ()
 
 
 @contextmanager

@@ -38,6 +38,12 @@ class Stop:
             self._reason = "its time was up (--max-time)"
         return self._reason
 
+    def ask(self, reason: str) -> None:
+        """Stop for `reason`, as a signal has it."""
+        if self._reason is None:
+            self._reason = reason
+            self._over_at = min(self._over_at, time.monotonic() + self._grace)
+
     @property
     def is_asked(self) -> bool:
         return self.reason is not None

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "batchrun"
 MLX = {"mlx", "mlx_lm", "mlx_vlm"}
-MAY_IMPORT_MLX = {"engine", "models", "prefixes", "device"}
+MAY_IMPORT_MLX = {"engine", "models", "prefixes", "device", "ranks"}
 
 # Lowest first: a layer imports itself and those above it in this list. What is not named here
 # wires the steps together, and no step may import it.
@@ -23,6 +23,7 @@ LAYERS = [
     {"remote"},
     {"blas"},
     {"device"},
+    {"ranks"},
     {"models"},
     {"source"},
     {"prepare"},

@@ -100,8 +100,9 @@ def test_the_commands_of_the_readme_run(
 def test_commands_are_run_or_known_not_to_be() -> None:
     others = {example.command.split()[0] for example in examples()} - {"batchrun"}
 
-    # `make demo` and completion have tests of their own; the others set up or run all tests.
-    assert others == {"make", "pip", "eval"}
+    # `make demo`, completion and mlx.launch have tests of their own; the others set up or run all
+    # tests.
+    assert others == {"make", "pip", "eval", "mlx.launch"}
 
 
 def test_the_examples_of_every_help_run(
@@ -147,7 +148,7 @@ def test_the_tree_names_the_rooms_that_exist() -> None:
 
 
 def test_every_flag_that_it_names_exists() -> None:
-    others = {"--tasks", "--head", "--address"}  # the harness's and Ray's
+    others = {"--tasks", "--head", "--address", "--hostfile"}  # the harness's, Ray's, mlx.launch's
     known = others.union(*map(flags, commands()))
 
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known

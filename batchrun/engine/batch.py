@@ -6,7 +6,7 @@ on the device, and the next step can start from tokens that the host has not rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -16,6 +16,7 @@ from batchrun.engine.prefill import Prefill
 from batchrun.engine.row import Sequence
 from batchrun.engine.sampling import Sampled, Sampler
 from batchrun.models.loaded import Given
+from batchrun.ranks import ALONE, Ranks
 from batchrun.records import TokenLogprob
 
 # Whether a step is started while the last one runs. On a CPU, where both would want the same cores,
@@ -69,13 +70,23 @@ class Step:
 
 
 class Batch:
-    """Up to `max_rows` sequences in decoding. A place is None once its sequence has left."""
+    """Up to `max_rows` sequences in decoding. A place is None once its sequence has left. All
+    `ranks` have the same rows, and go on with rank 0's tokens."""
 
-    def __init__(self, model: Model, *, max_rows: int, vocab_size: int, traits: CacheTraits):
+    def __init__(
+        self,
+        model: Model,
+        *,
+        max_rows: int,
+        vocab_size: int,
+        traits: CacheTraits,
+        ranks: Ranks = ALONE,
+    ):
         self.rows: list[Sequence | None] = []
         self.caches = DecodeCaches(max_rows=max_rows, traits=traits)
         self._model = model
         self._vocab_size = vocab_size
+        self._ranks = ranks
         self._inputs = mx.array([], dtype=mx.int32)
         self._positions = mx.array([], dtype=mx.int32)
         self._sampler: Sampler | None = None
@@ -110,6 +121,7 @@ class Batch:
         if self._logits is None:
             self.begin()
         sampled = self._current_sampler()(self._logits)
+        sampled = replace(sampled, tokens=self._ranks.agree(sampled.tokens))
         self._logits = None
         self.caches.end_step()
         mx.async_eval(*sampled.arrays())

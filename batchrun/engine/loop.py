@@ -8,7 +8,8 @@ chunk of prompts, and then starts the step. On a CPU it always reads first.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from typing import TypeAlias
 
 from batchrun.engine import attention, fastmath, towers
 from batchrun.engine.batch import Batch
@@ -26,11 +27,15 @@ from batchrun.engine.stats import EngineStats
 from batchrun.engine.steps import Steps
 from batchrun.engine.troubles import is_out_of_memory, row_error
 from batchrun.engine.width import Width
+from batchrun.ranks import ALONE, Ranks
 from batchrun.records import Completion, Failure, Prompt
 
 # Rows join once this share of the places is free: every change of members costs a pause of the
 # pipeline, and prompts prefill better together.
 JOIN_SHARE = 1 / 8
+
+# What each turn finished.
+Turns: TypeAlias = Generator[list[Completion | Failure], None, None]
 
 
 class Engine:
@@ -41,7 +46,8 @@ class Engine:
     `max_num_batched_tokens` prompt tokens are prefilled in one turn. `kv_bytes` bounds the memory
     of all KV caches; `kv_bits` 8 or 4 has plain attention layers keep that many bits a number while
     they decode. `store` keeps shared prefixes between runs. Model and engine belong to the
-    thread that made them, as MLX's streams do.
+    thread that made them, as MLX's streams do. Engines of several `ranks`, which run one model
+    together, take the same turns if they are given the same.
     """
 
     def __init__(
@@ -55,11 +61,13 @@ class Engine:
         kv_bytes: int | None = None,
         kv_bits: int | None = None,
         store: Store | None = None,
+        ranks: Ranks = ALONE,
     ):
         attention.install(model)
         fastmath.install(model)
         towers.install(model)
-        traits = probe(model, kv_bits)
+        self._ranks = ranks
+        self.traits = traits = probe(model, kv_bits)
         caches = traits.caches(kv_bits)
         self.stats = EngineStats(notes=traits.notes(kv_bits))
         finisher = Finisher(tokenizer, eos_token_ids)
@@ -78,10 +86,10 @@ class Engine:
         self._width = Width(limit, self._would_fit, self.stats.notes)
         self._outcomes = Outcomes(finisher, self._width.finished)
         self._steps = Steps(
-            model, traits.vocab_size, caches, self._outcomes, self.stats, self._width.most
+            model, traits.vocab_size, caches, self._outcomes, self.stats, self._width.most, ranks
         )
 
-    def run(self, prompts: Iterable[Prompt | None]) -> Iterator[list[Completion | Failure]]:
+    def run(self, prompts: Iterable[Prompt | None]) -> Turns:
         """Yield what each turn finished, perhaps nothing, until every prompt is done.
 
         A prompt yields a `Completion` for each of its `n` choices, in any order, or a `Failure`
@@ -96,9 +104,12 @@ class Engine:
             for sequence in self._queue.take_empty():
                 self._outcomes.finish(sequence, Ending("length"))
             try:
-                self._turn()
+                with self._ranks.step():
+                    self._turn()
             # Models raise anything; which row's fault it is, _retry finds out.
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
+                if self._ranks.is_broken:  # the others may be anywhere in their turn
+                    raise
                 self._retry(error)
             self._note()
             yield self._outcomes.hand_out()
@@ -126,7 +137,7 @@ class Engine:
 
     def _turn(self) -> None:
         if not self._may_change():
-            self._width.step(self._steps.decode(), time.perf_counter())
+            self._width.step(self._steps.decode(), self._ranks.clock())
             return
         self._width.pause()
         self._steps.read()

@@ -10,6 +10,7 @@ from batchrun.engine.kv import CacheTraits, Model
 from batchrun.engine.outcomes import Outcomes
 from batchrun.engine.row import Sequence
 from batchrun.engine.stats import EngineStats
+from batchrun.ranks import Ranks
 
 
 class Steps:
@@ -24,8 +25,10 @@ class Steps:
         outcomes: Outcomes,
         stats: EngineStats,
         max_rows: int,
+        ranks: Ranks,
     ):
         self._model = model
+        self._ranks = ranks
         self._vocab_size = vocab_size
         self._caches = caches
         self._outcomes = outcomes
@@ -91,5 +94,9 @@ class Steps:
 
     def _new_batch(self, max_rows: int) -> Batch:
         return Batch(
-            self._model, max_rows=max_rows, vocab_size=self._vocab_size, traits=self._caches
+            self._model,
+            max_rows=max_rows,
+            vocab_size=self._vocab_size,
+            traits=self._caches,
+            ranks=self._ranks,
         )

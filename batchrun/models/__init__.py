@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from batchrun.config import ModelConfig
 from batchrun.device import Device
+from batchrun.errors import ModelError
 from batchrun.models import kind, tokenizer
 from batchrun.models.kind import Kind
 from batchrun.models.loaded import LoadedModel
 from batchrun.models.locate import ModelFiles, locate
 from batchrun.models.tokenizer import LoadedTokenizer
+from batchrun.ranks import ALONE, Ranks
 
 __all__ = ["LoadedModel", "LoadedTokenizer", "ModelFiles", "load", "load_tokenizer", "locate"]
 
@@ -27,18 +29,38 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
 
 
 def load(
-    files: ModelFiles, config: ModelConfig, device: Device, words: LoadedTokenizer | None = None
+    files: ModelFiles,
+    config: ModelConfig,
+    device: Device,
+    words: LoadedTokenizer | None = None,
+    ranks: Ranks = ALONE,
 ) -> LoadedModel:
-    """The model with its weights in memory, in the thread that will run it. Raises ModelError.
+    """The model with its weights in memory, in the thread that will run it; of several `ranks`,
+    each has a part. Raises ModelError.
 
     `words` is its tokenizer where that is loaded already.
     """
     found = kind.of(files, config)
+    if ranks.are_many:
+        _check_split(files, found)
     words = words or load_tokenizer(files, config)
     if found is Kind.TEXT:
         from batchrun.models import text
 
-        return text.load(files, config, device, words)
+        return text.load(files, config, device, words, ranks)
     from batchrun.models import vision
 
     return vision.load(files, config, device, words, sees=found is Kind.VISION)
+
+
+def _check_split(files: ModelFiles, found: Kind) -> None:
+    if found is not Kind.TEXT:
+        raise ModelError(
+            f"{files.name} runs by mlx-vlm, and only mlx-lm's models are split over ranks; run it"
+            " without mlx.launch"
+        )
+    if files.adapter is not None:
+        raise ModelError(
+            f"adapter {files.adapter}: adapters are not split over ranks; make one model of both"
+            " with `mlx_lm.fuse`"
+        )

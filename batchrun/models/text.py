@@ -9,13 +9,20 @@ from batchrun.device import Device
 from batchrun.models import precision, weights
 from batchrun.models.loaded import LoadedModel
 from batchrun.models.locate import ModelFiles
+from batchrun.models.splitting import split
 from batchrun.models.tokenizer import LoadedTokenizer
+from batchrun.ranks import ALONE, Ranks
 
 
 def load(
-    files: ModelFiles, config: ModelConfig, device: Device, words: LoadedTokenizer
+    files: ModelFiles,
+    config: ModelConfig,
+    device: Device,
+    words: LoadedTokenizer,
+    ranks: Ranks = ALONE,
 ) -> LoadedModel:
-    """Raises ModelError where files are missing, damaged or do not fit together."""
+    """The model, or this rank's part of it. Raises ModelError where files are missing, damaged or
+    do not fit together."""
     trust = config.trust_remote_code
     module = weights.module(
         files,
@@ -23,7 +30,7 @@ def load(
         load=lambda path: load_model(path, lazy=True, trust_remote_code=trust)[0],
         adapt=lambda module, adapter: load_adapters(module, str(adapter)),
     )
-    note = precision.apply(module, config.dtype, device)
+    said = (precision.apply(module, config.dtype, device), split(module, files, ranks))
     weights.read(module, files)
     return LoadedModel(
         name=files.name,
@@ -33,5 +40,5 @@ def load(
         context_length=files.context_length,
         dtype=precision.name_of(module),
         weights_bytes=precision.weights_bytes(module),
-        notes=files.notes if note is None else (*files.notes, note),
+        notes=(*files.notes, *(note for note in said if note is not None)),
     )

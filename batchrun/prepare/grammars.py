@@ -38,6 +38,7 @@ _MAX_REASON = 300
 class CompiledGrammar:
     """A shape compiled for one tokenizer. `start` is never advanced: answers begin with copies."""
 
+    shape: Shape
     start: LLMatcher
     vocab_size: int
 
@@ -83,7 +84,7 @@ class Grammars:
             raise ValueError(matcher.get_error())
         if not any(matcher.deep_copy().compute_bitmask()):
             raise ValueError("no token can begin it")
-        return CompiledGrammar(matcher, words.vocab_size)
+        return CompiledGrammar(shape, matcher, words.vocab_size)
 
     def _choices(self, shape: Shape) -> tuple[Choice, ...]:
         """The texts of a shape of choices as the tokens that an answer has them in. Raises RowError
