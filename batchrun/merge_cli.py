@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from batchrun import options
+from batchrun import options, remote
+from batchrun.errors import UsageError
 from batchrun.report.render import render
 
 EXAMPLES = """\
@@ -35,9 +36,16 @@ def merge(parts: tuple[str, ...], output: str, as_json: bool) -> None:
     """
     from batchrun.merging import merge as join
 
-    summary = join([Path(part) for part in parts], Path(output))
+    summary = join([_here(part) for part in parts], _here(output))
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     else:
         click.echo(render(summary), err=True)
     sys.exit(summary.exit_status)
+
+
+def _here(name: str) -> Path:
+    named = remote.given(name)
+    if remote.is_url(named):
+        raise UsageError(f"{named}: merge joins files of this machine; bring it here first")
+    return Path(named)

@@ -14,6 +14,7 @@ from batchrun.errors import RunError, UsageError
 from batchrun.evaluation import Judge, tally
 from batchrun.paths import check_output
 from batchrun.remote import Place
+from batchrun.report.compare import differences
 from batchrun.report.reading import Report, read_report
 from batchrun.report.summary import Summary, page_path, report_path, report_text, write_report
 from batchrun.report.together import figures, together
@@ -21,6 +22,10 @@ from batchrun.sink import errors_path, jsonl
 from batchrun.sink.atomic import remove, replacing
 from batchrun.sink.joined import JoinedResults
 from batchrun.sink.results import JsonlResults, ParquetResults, open_results
+
+# What runs were asked for that decides their answers and columns, but for what is each one's own.
+_DECISIVE = ("source.", "evaluation", "explode", "reasoning_budget", "seed")
+_OF_EACH = ("source.inputs", "source.shard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +72,23 @@ def _check_shards(parts: Sequence[_Part]) -> None:
             raise UsageError(f"{part.path}: is one of {count} shards, the first of {num_shards}")
         if number in found:
             raise UsageError(f"{part.path} and {found[number]} are both shard {number}/{count}")
-        if part.report["model"] != parts[0].report["model"]:
-            raise UsageError(f"{part.path}: has answers of another model than the first")
+        _check_asked_alike(parts[0], part)
         found[number] = part.path
     missing = sorted(set(range(1, num_shards + 1)) - found.keys())
     if missing:
         names = ", ".join(f"{number}/{num_shards}" for number in missing)
         raise UsageError(f"shard {names} is missing: name its output too")
+
+
+def _check_asked_alike(first: _Part, part: _Part) -> None:
+    if part.report["model"] != first.report["model"]:
+        raise UsageError(f"{part.path}: has answers of another model than the first")
+    for name, (asked, other) in differences([first.report, part.report]):
+        if name.startswith(_DECISIVE) and not name.startswith(_OF_EACH):
+            raise UsageError(
+                f"{part.path}: was run with other flags than {first.path} ({name}: {other}, not"
+                f" {asked}); run it again with the same"
+            )
 
 
 def _shard(part: _Part) -> tuple[int, int]:

@@ -31,6 +31,7 @@ from batchrun.records import Failure, Prompt, Request
 from batchrun.remote import Mirror
 from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
+from batchrun.report.reading import read_report
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
 from batchrun.source import kept_schema
@@ -78,6 +79,7 @@ def _execute(config: RunConfig) -> Summary:
         stack.enter_context(kept_awake(manners.keep_awake))
         if manners.nice:
             os.nice(manners.nice)
+        _check_shard(config)
         starts = [_start(part, rows, meter) for part, rows in parts]
         several.check_media(config, (start.words.processor is not None for start in starts))
         mirror = Mirror(config.output, config.destination, files_beside(config.output))
@@ -93,6 +95,23 @@ def _execute(config: RunConfig) -> Summary:
                 break
         assert ended is not None
         return finish(config, kind, schema, journal, mirror, meter, ended)
+
+
+def _check_shard(config: RunConfig) -> None:
+    """Raises UsageError where the output has the rows of another shard, which would be gone."""
+    shard = config.source.shard
+    if shard is None or config.fresh or not config.output.is_file():
+        return
+    try:
+        report = read_report(config.output)
+    except UsageError:  # what has no report says nothing of shards
+        return
+    held = report["configuration"]["source"].get("shard")
+    if held != list(shard):
+        what = "a whole run" if held is None else f"shard {held[0]}/{held[1]}"
+        raise UsageError(
+            f"{config.output}: holds the rows of {what}; give each shard an output of its own"
+        )
 
 
 def _ranks(config: RunConfig) -> Ranks:

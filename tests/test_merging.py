@@ -132,3 +132,27 @@ def test_a_shard_that_was_stopped_is_refused(shard: Runner, tmp_path: Path) -> N
     report.write_text(json.dumps(json.loads(report.read_text()) | {"status": "stopped"}))
     with pytest.raises(UsageError, match="did not finish"):
         merge([tmp_path / "1.parquet"], tmp_path / "all.parquet")
+
+
+def test_an_output_of_another_shard_is_not_replaced(shard: Runner, tmp_path: Path) -> None:
+    shard("1/2", "out.parquet")
+    before = (tmp_path / "out.parquet").read_bytes()
+    for number, held in (("2/2", "shard 1/2"), ("1/3", "shard 1/2")):
+        with pytest.raises(UsageError, match=f"holds the rows of {held}; give each"):
+            shard(number, "out.parquet")
+    assert (tmp_path / "out.parquet").read_bytes() == before
+    assert shard("1/2", "out.parquet").request_counts.reused
+    shard("2/2", "out.parquet", fresh=True)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"prompt": "{{ prompt }}!"}, {"max_tokens": 3}, {"keep": ["right"]}]
+)
+def test_shards_that_were_asked_otherwise_are_not_joined(
+    shard: Runner, tmp_path: Path, flags: dict[str, Any]
+) -> None:
+    shard("1/2", "1.parquet")
+    shard("2/2", "2.parquet", **flags)
+    with pytest.raises(UsageError, match=r"2.parquet: was run with other flags than .*1.parquet"):
+        merge([tmp_path / "1.parquet", tmp_path / "2.parquet"], tmp_path / "all.parquet")
+    assert not (tmp_path / "all.parquet").exists()
