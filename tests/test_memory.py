@@ -15,7 +15,7 @@ import mlx.core as mx
 import pytest
 
 import batchrun
-from batchrun import runner
+from batchrun import building
 from batchrun.engine.stats import EngineStats
 from batchrun.report.meter import Meter
 from tests.running import write_jsonl
@@ -50,7 +50,7 @@ def model(tiny_model: Callable[..., Path]) -> Path:
 def test_no_row_leaves_an_object_behind(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "Progress", Watch)
+    monkeypatch.setattr(building, "Progress", Watch)
     rows = ({"prompt": f"Row {number}, one of many."} for number in range(3000))
     flags = {"model": str(model), "max_tokens": 2, "window": 32, "quiet": True}
     summary = batchrun.run(

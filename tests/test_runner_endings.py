@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 import batchrun
-from batchrun import device, ending, models, runner, sink
+from batchrun import building, device, ending, models, sink
 from batchrun.models import LoadedModel
 from batchrun.report import page
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
+from batchrun.together import setup
 from tests.running import read_jsonl, read_parquet, read_summary, texts, write_jsonl
 
 GOOD = {"prompt": "good"}
@@ -338,8 +339,8 @@ def interrupted(step: Callable[..., Any]) -> Callable[..., Any]:
         (models, "load_tokenizer"),
         (sink, "Journal"),
         (device, "prepare"),
-        (runner, "Ledger"),
-        (runner, "Engine"),
+        (building, "Ledger"),
+        (setup, "Engine"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
