@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from batchrun import device, folders, log, models
+from typing import TYPE_CHECKING
+
+from batchrun import folders, log, models
 from batchrun.config import RunConfig
 from batchrun.engine import Engine
+from batchrun.engine.sharing import Store
 from batchrun.ledger import Ledger
 from batchrun.prefixes.store import PrefixStore, fingerprint
 from batchrun.prepare import Preparer
+from batchrun.ranks import ALONE, Ranks
 from batchrun.report.meter import Meter
 from batchrun.report.progress import Progress
 from batchrun.sink import Journal
+
+if TYPE_CHECKING:
+    from batchrun.together.setup import Asked
 
 
 def preparer(
@@ -64,25 +71,24 @@ def prefix_store(config: RunConfig, model: models.LoadedModel) -> PrefixStore | 
 
 
 def engine(
-    config: RunConfig,
+    asked: RunConfig | Asked,
     model: models.LoadedModel,
-    machine: device.Device,
-    store: PrefixStore | None,
+    store: Store | None,
     *,
-    num_sharing: int = 1,
+    kv_bytes: int,
+    ranks: Ranks = ALONE,
 ) -> Engine:
-    """The engine for a model whose weights are in memory. `num_sharing` engines in processes of
-    their own share the device's memory."""
-    device.fit_cache(machine, model.weights_bytes)
+    """The engine for a model whose weights are in memory. Raises ModelError."""
     return Engine(
         model,
         model.tokenizer.tokenizer,
         model.eos_token_ids,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        kv_bytes=device.memory_for_kv(machine, model.weights_bytes) // num_sharing,
-        kv_bits=config.kv_bits,
+        max_num_seqs=asked.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens,
+        kv_bytes=kv_bytes,
+        kv_bits=asked.kv_bits,
         store=store,
+        ranks=ranks,
     )
 
 

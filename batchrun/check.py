@@ -55,6 +55,7 @@ def at_hand(config: RunConfig) -> AtHand | None:
 
     Raises UsageError and ModelError for a model that cannot be or cannot be read.
     """
+    from batchrun import building
     from batchrun.models import load_tokenizer, locate
 
     try:
@@ -62,19 +63,7 @@ def at_hand(config: RunConfig) -> AtHand | None:
     except _WouldFetch:
         return None
     words = load_tokenizer(files, config.model)
-    preparer = Preparer(
-        words.tokenizer,
-        model=files.identity,
-        context_length=files.context_length,
-        vocab_size=files.vocab_size,
-        eos_token_ids=words.eos_token_ids,
-        run_seed=config.seed,
-        processor=words.processor,
-        media=config.media,
-        dialect=words.dialect,
-        reasoning_budget=config.reasoning_budget,
-    )
-    return AtHand(preparer, words.tokenizer)
+    return AtHand(building.preparer(config, files, words), words.tokenizer)
 
 
 def _refuse(line: str) -> NoReturn:

@@ -21,7 +21,6 @@ from batchrun.models import LoadedModel
 from batchrun.report import page
 from batchrun.report.render import render
 from batchrun.report.summary import Summary
-from batchrun.together import setup
 from tests.running import read_jsonl, read_parquet, read_summary, texts, write_jsonl
 
 GOOD = {"prompt": "good"}
@@ -340,7 +339,7 @@ def interrupted(step: Callable[..., Any]) -> Callable[..., Any]:
         (sink, "Journal"),
         (device, "prepare"),
         (building, "Ledger"),
-        (setup, "Engine"),
+        (building, "Engine"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )

@@ -166,9 +166,11 @@ class Bench:
             with self._timed("load"):
                 model = models.load(self._files, order.config.model, self._machine, self._words)
                 self._store = building.prefix_store(order.config, model)
-                self._engine = building.engine(
-                    order.config, model, self._machine, self._store, num_sharing=order.num_sharing
-                )
+                device.fit_cache(self._machine, model.weights_bytes)
+                room = device.memory_for_kv(self._machine, model.weights_bytes)
+                # The other workers of this machine take as much.
+                kv_bytes = room // order.num_sharing
+                self._engine = building.engine(order.config, model, self._store, kv_bytes=kv_bytes)
                 self._state.stats = self._engine.stats
                 self._state.notes = model.notes
             self._line.ask("end_load")

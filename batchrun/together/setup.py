@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from batchrun import device, models
+from batchrun import building, device, models
 from batchrun.config import ModelConfig, RunConfig
 from batchrun.engine import Engine
 from batchrun.engine.sharing import Store
@@ -94,17 +94,7 @@ def engine(
 
     def make() -> Engine:
         with ranks.step():
-            return Engine(
-                model,
-                model.tokenizer.tokenizer,
-                model.eos_token_ids,
-                max_num_seqs=asked.max_num_seqs,
-                max_num_batched_tokens=asked.max_num_batched_tokens,
-                kv_bytes=kv_bytes,
-                kv_bits=asked.kv_bits,
-                store=store,
-                ranks=ranks,
-            )
+            return building.engine(asked, model, store, kv_bytes=kv_bytes, ranks=ranks)
 
     made = _on_all(ranks, make)
     if len(set(ranks.gather(repr(made.traits)))) > 1:
