@@ -13,14 +13,15 @@ from __future__ import annotations
 import math
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.nn.layers import activations as mlx_activations
 from mlx_lm.models import activations
 
-from batchrun.engine.kv import Model
+if TYPE_CHECKING:
+    from batchrun.engine.kv import Model
 
 IS_ON = mx.default_device() == mx.Device(mx.cpu) and sys.platform == "linux"
 

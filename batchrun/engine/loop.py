@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterable
 from typing import TypeAlias
 
-from batchrun.engine import attention, fastmath, towers
+from batchrun.engine import attention, fastmath, rotary, towers
 from batchrun.engine.batch import Batch
 from batchrun.engine.finishing import Decoder, Ending, Finisher
 from batchrun.engine.intake import Intake
@@ -65,6 +65,7 @@ class Engine:
     ):
         attention.install(model)
         fastmath.install(model)
+        rotary.install(model)
         towers.install(model)
         self._ranks = ranks
         self.traits = traits = probe(model, kv_bits)

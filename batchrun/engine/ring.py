@@ -18,6 +18,7 @@ import mlx.core as mx
 import numpy as np
 
 from batchrun.engine.plainkv import PackedPrefixKV, PrefixKV, PrefixState
+from batchrun.engine.rotary import lasting
 
 # Columns are added and removed in steps: a step costs one copy of everything, a spare column a
 # little attention in each decode step.
@@ -94,7 +95,7 @@ class Ring:
         """Position of each row's next token, int32 (rows,)."""
         if self._offset is None:
             before = [state.length if state else 0 for state in self._prefixes]
-            self._offset = mx.array(np.add(before, self.lengths).astype(np.int32))
+            self._offset = lasting(mx.array(np.add(before, self.lengths).astype(np.int32)))
         return self._offset
 
     @property
