@@ -83,8 +83,10 @@ class RingKV:
         moved later: fill holes from the end."""
         for row, source in enumerate(keep):
             if row != source:
+                taken = mx.array([source])
                 for part in self.state:
-                    part[row] = part[source]
+                    # Taken and not sliced: MLX copies all rows to write to what a slice looks at.
+                    part[row] = part[taken][0]
 
     def _fetch(self, buffer: Parts) -> mx.array:
         return kvbits.unpack(tuple(part[: self.ring.rows] for part in buffer), self.kv_bits)
