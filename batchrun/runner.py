@@ -195,7 +195,7 @@ def _spread(
     config: RunConfig, start: _Start, journal: sink.Journal, meter: Meter, stop: Stop
 ) -> Ended:
     try:
-        from batchrun.spread import answer_rows
+        from batchrun.spread.driver import answer_rows
     except ImportError as error:
         raise UsageError(f"--ray needs Ray ({error}): pip install 'batchrun[ray]'") from error
     return answer_rows(config, start.files, start.words, journal, meter, stop)

@@ -21,7 +21,7 @@ FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)", re.ASCII)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _SHARD = re.compile(r"(\d+)/(\d+)", re.ASCII)
-_ADDRESS = re.compile(r"local|auto|ray://.+|[^/]+:\d+")
+_ADDRESS = re.compile(r"local|auto|(ray://)?[^/]+:\d+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b?", re.ASCII | re.IGNORECASE)
 
 

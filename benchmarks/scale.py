@@ -14,17 +14,16 @@ import os
 import tempfile
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import click
 from costs import Costs, measure
-from sides import run_batchrun, write_rows
+from sides import Ended, run_batchrun, write_rows
 from simulated import simulate
 from workloads import WORKLOADS
 
 
 @click.command()
-@click.argument("rows", type=int, default=400)
+@click.argument("rows", type=int, default=800)
 @click.option("--most", type=int, default=2, show_default=True, help="Most workers.")
 @click.option("--model", help="Name or folder.  [default: batchrun's own]")
 @click.option("--worker-rate", type=float, default=50.0, show_default=True)
@@ -43,36 +42,35 @@ def _compare(rows: int, most: int, model: str | None) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = write_rows(folder / "rows.jsonl", list(WORKLOADS["label"](rows)))
-        found: dict[int, tuple[Any, dict[str, str]]] = {}
+        found: dict[int, Ended] = {}
         for count in [0, *(count for count in (1, 2, 4) if count <= most)]:
             found[count] = _run(folder, source, model, count)
-            report, answers = found[count]
-            rates = {each: rows / _at_work(report) for each, (report, _) in found.items()}
-            click.echo(
-                f"{_name(count):>12}{rates[count]:>8.2f} rows/s at work,"
-                f" {rows / report['elapsed_time']:6.2f} in all;"
-                f" {rates[count] / rates.get(1, rates[0]):5.2f} times one worker;"
-                f" {sum(answers[key] == found[0][1][key] for key in answers)} of {rows} equal"
-            )
-    overhead = rows / rates[1] - rows / rates[0]
-    click.echo(f"Ray: {overhead / rows * 1e3:+.2f} ms a row beside a run without it")
+            _print(rows, found, count)
+    each = (_at_work(found[1]) - _at_work(found[0])) / rows
+    click.echo(f"Ray: {each * 1e3:+.2f} ms a row beside a run without it")
 
 
-def _name(count: int) -> str:
-    return f"{count} workers" if count else "without Ray"
+def _print(rows: int, found: dict[int, Ended], count: int) -> None:
+    ended, one = found[count], found.get(1, found[0])
+    equal = sum(text == found[0].answers[key] for key, text in ended.answers.items())
+    click.echo(
+        f"{f'{count} workers' if count else 'without Ray':>12}"
+        f"{rows / _at_work(ended):8.2f} rows/s at work, {_at_work(one) / _at_work(ended):.2f} times"
+        f" one worker;{rows / ended.seconds:7.2f} and {one.seconds / ended.seconds:.2f} of the"
+        f" whole command; {equal} of {rows} equal"
+    )
 
 
-def _run(folder: Path, source: Path, model: str | None, workers: int) -> tuple[Any, dict[str, str]]:
+def _run(folder: Path, source: Path, model: str | None, workers: int) -> Ended:
     flags = ("--ray=local", "--workers", workers) if workers else ()
     cache = ("--prefix-cache-dir", folder / f"prefixes-{workers}")
-    ended = run_batchrun(source, folder / f"out-{workers}.jsonl", model, *cache, *flags)
-    return ended.report, ended.answers
+    return run_batchrun(source, folder / f"out-{workers}.jsonl", model, *cache, *flags)
 
 
-def _at_work(report: dict[str, Any]) -> float:
+def _at_work(ended: Ended) -> float:
     """Seconds from the first prompt token to the last answer, without what starts before."""
-    figures = json.loads(Path(report["report"]).read_text(encoding="utf-8"))["figures"]
-    history = figures["history"]
+    report = Path(ended.report["report"]).read_text(encoding="utf-8")
+    history = json.loads(report)["figures"]["history"]
     idle = len(list(takewhile(lambda tokens: tokens == 0, history["prefill_tokens"])))
     return float(history["seconds"][-1] - history["seconds"][max(0, idle - 1)])
 

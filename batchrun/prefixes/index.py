@@ -20,6 +20,7 @@ from batchrun.prefixes.blocks import BLOCK_TOKENS, chain, count, key_of
 
 NAME = "prefixes.sqlite"
 _BUSY_SECONDS = 5.0
+_RETRY_SECONDS = 0.01
 
 # Of the entries that share their last common block with a prompt, how many are compared with it.
 _NUM_COMPARED = 8
@@ -77,8 +78,7 @@ class Index:
 
     def _prepare(self) -> None:
         try:
-            for statement in sql.SETTINGS:
-                self._db.execute(statement)
+            self._set_up()
             version = self._value("PRAGMA user_version")
             if version == 0:
                 self._db.executescript(sql.CREATE)
@@ -88,6 +88,18 @@ class Index:
             raise
         if version not in (0, sql.VERSION):
             raise Damaged(f"layout {version}")
+
+    def _set_up(self) -> None:
+        end = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                self._db.executescript(sql.SETTINGS)
+                return
+            except sqlite3.OperationalError as error:
+                # SQLite does not wait where others open a new file at the same moment.
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                    raise
+            time.sleep(_RETRY_SECONDS)
 
     def close(self) -> None:
         self._db.close()

@@ -35,7 +35,7 @@ COMMIT;
 """
 
 # NORMAL: after a power cut the newest entries may be missing, and their files are swept.
-SETTINGS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
+SETTINGS = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL"
 
 # A damaged page can make a value of any type.
 _USE = """

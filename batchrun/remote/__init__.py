@@ -20,12 +20,23 @@ from batchrun.remote.store import (
     upload,
 )
 from batchrun.remote.stream import open_binary
-from batchrun.remote.urls import beside, given, is_url, is_web, name_of, parent
+from batchrun.remote.urls import (
+    Secrets,
+    beside,
+    given,
+    is_url,
+    is_web,
+    learn,
+    name_of,
+    parent,
+    secrets,
+)
 from batchrun.remote.waiting import within
 
 __all__ = [
     "Mirror",
     "Place",
+    "Secrets",
     "StoreError",
     "beside",
     "borrowed",
@@ -36,12 +47,14 @@ __all__ = [
     "is_url",
     "is_web",
     "kind",
+    "learn",
     "lent",
     "matching",
     "name_of",
     "open_binary",
     "parent",
     "place",
+    "secrets",
     "upload",
     "within",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,6 +25,14 @@ _QUERY = re.compile(r"(?<=\w)(://[^\s?'\"]*)\?[^\s'\")]*")
 _GIVEN: dict[str, str] = {}
 # What stood before a host: "user:password@", by what it stood in.
 _USERS: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Secrets:
+    """For another process: whole URLs by how they are shown, and "user:password@" by host."""
+
+    given: dict[str, str]
+    users: dict[str, str]
 
 
 def is_url(text: str) -> bool:
@@ -64,6 +73,17 @@ def opened(url: str) -> str:
     whole = _GIVEN.get(url, url)
     user = _USERS.get(host(whole), "")
     return whole.replace("://", f"://{user}", 1)
+
+
+def secrets() -> Secrets:
+    """What `given` has taken out of URLs so far."""
+    return Secrets(dict(_GIVEN), dict(_USERS))
+
+
+def learn(known: Secrets) -> None:
+    """Makes `opened` know what another process was given."""
+    _GIVEN.update(known.given)
+    _USERS.update(known.users)
 
 
 def without_secrets(text: str) -> str:

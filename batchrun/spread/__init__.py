@@ -4,9 +4,5 @@
 
 Each worker is the same engine, plan and prefix store as on one machine. Journal, output and report
 are those of any run and stay with the process that was started: what a worker loses it does again.
-The only room that imports Ray.
+The only room that imports Ray. Nothing is imported here: each process takes what it needs.
 """
-
-from batchrun.spread.driver import answer_rows
-
-__all__ = ["answer_rows"]

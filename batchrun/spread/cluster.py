@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from batchrun.errors import RunError, UsageError
 
 # Answers of chunks wait there for the books, and rows for a worker: more than enough for both.
 _OBJECT_STORE_BYTES = 512 * 2**20
+_REACH_SECONDS = 10.0
+_REMEDY = "start one with: ray start --head, or run on this machine with --ray alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ def _connect(config: ClusterConfig) -> None:
     is_local = config.address == "local"
     if not is_local:
         log.say(f"Connecting to the Ray cluster {config.address}")
+        _check_reach(config.address)
     try:
         with _silent():
             ray.init(
@@ -69,16 +74,27 @@ def _connect(config: ClusterConfig) -> None:
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RunError(
-            f"cannot use the Ray cluster {config.address} ({error}); start one with: ray start"
-            " --head, or run on this machine with --ray alone"
+            f"cannot use the Ray cluster {config.address} ({error}); {_REMEDY}"
         ) from error
+
+
+def _check_reach(address: str) -> None:
+    """Ray itself waits for minutes where nobody listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():  # auto
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(f"no Ray cluster answers at {address} ({error}); {_REMEDY}") from error
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
     """Ray talks of what it does, and its part in C++ says on stderr even how much it will say."""
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised as well
+    warnings.filterwarnings("ignore", module=r"ray\.data\.")
     stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -25,6 +24,7 @@ from batchrun.sink import Journal
 from batchrun.spread.cluster import Team, connected
 from batchrun.spread.known import Known
 from batchrun.spread.messages import Done
+from batchrun.spread.origin import Origin
 from batchrun.spread.reading import COLUMN, Chunks
 from batchrun.spread.tally import Tally
 from batchrun.spread.watch import Watch
@@ -54,7 +54,7 @@ def answer_rows(
         # On this machine, as it ends with it.
         watch = ray.remote(Watch).options(num_cpus=0, label_selector=here).remote(team.num_workers)
         known = ray.put(Known.of(journal.answered_keys()))
-        order = Order(config, os.getcwd(), files.identity, watch, known, team.num_sharing)
+        order = Order(config, Origin.here(), files.identity, watch, known, team.num_sharing)
         tally = Tally(watch)
         _book_all(config, _answers(_dataset(order, team, here)), ledger, meter, stop, tally)
         tally.settle()
@@ -70,7 +70,7 @@ def _dataset(order: Order, team: Team, here: dict[str, str]) -> Dataset:
     context.target_max_block_size = 1  # a block is a chunk
     with DataContext.current(context):
         chunks = ray.data.read_datasource(
-            Chunks(order.config.source, order.folder, team.num_workers),
+            Chunks(order.config.source, order.origin, team.num_workers),
             num_cpus=0,
             concurrency=1,
             override_num_blocks=1,

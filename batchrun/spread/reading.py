@@ -7,10 +7,8 @@ is known only by who has counted those before; reading takes a small part of wha
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import count, islice
 
 import pandas as pd
@@ -22,6 +20,7 @@ from batchrun.errors import RunError
 from batchrun.records import Failure, Request
 from batchrun.source import counted, read_requests
 from batchrun.spread.messages import Chunk
+from batchrun.spread.origin import Origin
 
 LEAST_ROWS, MOST_ROWS = 8, 256
 
@@ -34,10 +33,10 @@ Row = Request | Failure
 class Chunks(Datasource):
     """Each block is a table of one chunk, as a Python object in the column COLUMN."""
 
-    def __init__(self, config: SourceConfig, folder: str, num_workers: int):
+    def __init__(self, config: SourceConfig, origin: Origin, num_workers: int):
         super().__init__()
         self._config = config
-        self._folder = folder
+        self._origin = origin
         self._num_workers = num_workers
 
     def get_read_tasks(
@@ -46,10 +45,10 @@ class Chunks(Datasource):
         per_task_row_limit: int | None = None,
         data_context: object = None,  # noqa: ARG002
     ) -> list[ReadTask]:
-        config, folder, num_workers = self._config, self._folder, self._num_workers
+        config, origin, num_workers = self._config, self._origin, self._num_workers
 
         def read() -> Iterator[pd.DataFrame]:
-            enter(folder)
+            origin.enter()
             for chunk in chunks(counted(read_requests(config)), num_workers):
                 yield pd.DataFrame({COLUMN: [chunk]})
 
@@ -57,13 +56,6 @@ class Chunks(Datasource):
 
     def estimate_inmemory_data_size(self) -> None:
         return None
-
-
-def enter(folder: str) -> None:
-    """Makes a process of Ray's begin its paths where the run does, if its machine has the folder;
-    it may need none."""
-    with suppress(OSError):
-        os.chdir(folder)
 
 
 def chunks(rows: Iterable[Row], num_workers: int) -> Iterator[Chunk]:

@@ -11,7 +11,7 @@ from batchrun.ending import Ended
 from batchrun.engine.stats import EngineStats
 from batchrun.report.meter import Meter
 from batchrun.several import summed
-from batchrun.spread.messages import State
+from batchrun.spread.state import State
 
 LOOK_SECONDS = 0.5
 
@@ -62,6 +62,8 @@ class Tally:
         )
 
     def _lines(self) -> list[str]:
+        if not self._states:
+            return []
         machines = len({state.node for state in self._states})
         lines = [
             f"{_number(len(self._states), 'worker')} on {_number(machines, 'machine')};"

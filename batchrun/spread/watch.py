@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from batchrun.spread.messages import Done, State
+from batchrun.spread.messages import Done
+from batchrun.spread.state import State
 
 _DEATHS_LOADING = 3
 
@@ -56,7 +57,8 @@ class Watch:
 
     def end(self, chunk: int) -> None:
         """A worker lived through a chunk."""
-        del self._begun[chunk]
+        # Gone already where Ray lost sight of a worker that went on, and gave its chunk to another.
+        self._begun.pop(chunk, None)
 
     def begin_load(self) -> bool:
         """A worker begins to load the model; returns whether it may: it may not where so many have

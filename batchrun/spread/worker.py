@@ -23,8 +23,10 @@ from batchrun.prefixes.store import PrefixStore
 from batchrun.prepare import prepared_ahead, with_occurrence
 from batchrun.prepare.preparer import Begun
 from batchrun.records import Completion, Failure, Prompt, Request
-from batchrun.spread.messages import Chunk, Done, State, light
-from batchrun.spread.reading import COLUMN, enter
+from batchrun.spread.messages import Chunk, Done, light
+from batchrun.spread.origin import Origin
+from batchrun.spread.reading import COLUMN
+from batchrun.spread.state import State
 from batchrun.spread.watch import Trial
 
 TELL_SECONDS = 0.5
@@ -32,12 +34,11 @@ TELL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a worker is told when it starts. Paths in `config` begin in `folder`; `identity` is that
-    of the model, `watch` and `known` are Ray's handles of these, `num_sharing` workers are on a
-    machine."""
+    """What a worker is told when it starts. `identity` is that of the model, `watch` and `known` are
+    Ray's handles of these, `num_sharing` workers are on a machine."""
 
     config: RunConfig
-    folder: str
+    origin: Origin
     identity: str
     watch: Any
     known: Any
@@ -69,7 +70,7 @@ class Bench:
     """Where a worker's chunks are done. The weights are loaded when a row first needs them."""
 
     def __init__(self, order: Order):
-        enter(order.folder)
+        order.origin.enter()
         self._order = order
         self._known = ray.get(order.known)
         self._state = State(node=ray.get_runtime_context().get_node_id())
@@ -100,6 +101,7 @@ class Bench:
         return replace(done, error=chunk.error)
 
     def _run_alone(self, chunk: Chunk, trial: Trial) -> Done:
+        self._loaded_engine()  # if it dies of this, that was no row's fault
         together = Done()
         for place, row in enumerate(chunk.rows):
             if place in trial.kept:

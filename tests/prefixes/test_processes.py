@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -45,8 +47,10 @@ with opened(Path(sys.argv[1])) as store:
 
 SHARES = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Barrier
 from tests.prefixes.builders import kv_caches, loaded, opened, prompt
 
 folder, limit, start = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -134,6 +138,20 @@ def test_an_index_that_another_process_holds_does_not_stop_a_find(tmp_path: Path
     saved(tmp_path, OLD)
     with opened(tmp_path) as store, closing(Index(tmp_path)) as other, other.writing():
         assert store.find(OLD) is not None
+
+
+def test_an_index_is_made_by_several_at_once(tmp_path: Path) -> None:
+    barrier = Barrier(4)
+
+    def make(folder: Path) -> None:
+        barrier.wait()
+        Index(folder).close()
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(50):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            assert list(threads.map(make, [folder] * 4)) == [None] * 4
 
 
 def test_closing_writes_everything(tmp_path: Path) -> None:

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from batchrun.errors import UsageError
 from batchrun.remote import urls
-from batchrun.remote.urls import beside, given, is_url, name_of, opened, parent, without_secrets
+from batchrun.remote.urls import (
+    beside,
+    given,
+    is_url,
+    learn,
+    name_of,
+    opened,
+    parent,
+    secrets,
+    without_secrets,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -96,3 +106,18 @@ def test_neighbours_are_named_alike_here_and_elsewhere() -> None:
     assert beside("out/a.parquet", report) == str(Path("out/a.report.json"))
     assert beside("s3://b/out/a.parquet", report) == "s3://b/out/a.report.json"
     assert beside("s3://b/labels/", report) == "s3://b/labels.report.json"
+
+
+def test_another_process_opens_what_this_one_was_given() -> None:
+    shown = [given("https://host/in.jsonl?sig=one"), given("ftp://me:pass@host/in.jsonl")]
+    known = secrets()
+    assert "one" not in repr(known) and "pass" not in repr(known)
+
+    urls._GIVEN.clear()
+    urls._USERS.clear()
+    assert list(map(opened, shown)) == shown
+    learn(known)
+    assert list(map(opened, shown)) == [
+        "https://host/in.jsonl?sig=one",
+        "ftp://me:pass@host/in.jsonl",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("ray")
 
 from batchrun.config import ClusterConfig
-from batchrun.errors import UsageError
+from batchrun.errors import RunError, UsageError
 from batchrun.spread import cluster
 from batchrun.spread.cluster import Team, connected
 
@@ -43,6 +44,19 @@ def test_too_many_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ClusterConfig(address="local", workers=3)
     with pytest.raises(UsageError, match="--workers 3: the cluster has 2 cores"), connected(asked):
         pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[::1]:{}", "127.0.0.1:9{}"])
+def test_a_cluster_that_does_not_answer_is_named_at_once(address: str) -> None:
+    with socket.socket() as taken:  # by one who does not listen
+        taken.bind(("127.0.0.1", 0))
+        named = address.format(taken.getsockname()[1])
+        with (
+            pytest.raises(RunError, match=r"ray start --head, or") as caught,
+            connected(ClusterConfig(address=named)),
+        ):
+            pass
+    assert str(caught.value).startswith(f"no Ray cluster answers at {named} (")
 
 
 def _has(machines: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch) -> None:

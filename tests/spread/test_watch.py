@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from batchrun.spread.messages import Done, State
+from batchrun.spread.messages import Done
+from batchrun.spread.state import State
 from batchrun.spread.watch import Trial, Watch
 
 
