@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
+from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 import click
@@ -16,7 +18,7 @@ from batchrun.check_cli import check
 from batchrun.errors import BatchrunError
 from batchrun.job_cli import init, job
 from batchrun.merge_cli import merge
-from batchrun.ranks import launched_as
+from batchrun.ranks import join, launched_as
 from batchrun.report.render import one_line
 from batchrun.report_cli import report
 from batchrun.results_cli import export, show
@@ -26,15 +28,14 @@ from batchrun.run_cli import run
 class _Main(DefaultGroup):
     """The group whose help is that of its default command, and whose errors are one line."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        # Of several ranks the first prints: help and version too.
+        with redirect_stdout(io.StringIO()) if launched_as() else nullcontext():
+            return super().main(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            match launched_as():
-                case None:
-                    return super().invoke(ctx)
-                case 0:
-                    return self._lead(ctx)
-                case _:
-                    return _follow()
+            return super().invoke(ctx)
         except click.UsageError as error:
             _fail(error.format_message(), error.exit_code)
         except BatchrunError as error:
@@ -42,11 +43,13 @@ class _Main(DefaultGroup):
         except KeyboardInterrupt:
             _fail("interrupted", 130)
 
-    def _lead(self, ctx: click.Context) -> Any:
-        # A run listens to it. Else it comes from mlx.launch as soon as another rank is gone, when
-        # this one ends by itself and has yet to say why.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return super().invoke(ctx)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if launched_as() is not None:
+            _meet(ctx, takes_all=command in (run, job))
+        return name, command, rest
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands, and what may follow the default one's name that nobody types."""
@@ -69,11 +72,20 @@ class _Main(DefaultGroup):
         run.format_epilog(ctx, formatter)
 
 
-def _follow() -> None:
-    """A rank beside rank 0: whatever the command, rank 0 says what there is to do."""
-    from batchrun.together.follow import follow
+def _meet(ctx: click.Context, *, takes_all: bool) -> None:
+    """As one of several ranks. Rank 0 goes on with the command, which may take all of them; the
+    others do then what it tells them, and else nothing."""
+    if launched_as():
+        if takes_all:
+            from batchrun.together.follow import follow
 
-    follow()
+            follow()
+        ctx.exit()
+    if takes_all:
+        # A run listens to it. Else it comes from mlx.launch as soon as another rank is gone, when
+        # this one ends by itself and has yet to say why.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        join()
 
 
 def _fail(message: str, exit_status: int) -> None:

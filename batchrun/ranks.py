@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from batchrun import device
 from batchrun.errors import BatchrunError, RunError
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ def join() -> Ranks:
     first answer. Raises RunError where they do not come in half a minute."""
     if launched_as() is None:
         return ALONE
+    device.prepare()
     import mlx.core as mx
 
     try:

@@ -80,7 +80,7 @@ def _execute(config: RunConfig) -> Summary:
         if manners.nice:
             os.nice(manners.nice)
         _check_shard(config)
-        starts = [_start(part, rows, meter) for part, rows in parts]
+        starts = [_start(part, rows, meter, ranks) for part, rows in parts]
         several.check_media(config, (start.words.processor is not None for start in starts))
         mirror = Mirror(config.output, config.destination, files_beside(config.output))
         mirror.fetch()
@@ -126,9 +126,13 @@ def _ranks(config: RunConfig) -> Ranks:
     return ranks
 
 
-def _start(config: RunConfig, rows: Iterator[Request | Failure], meter: Meter) -> _Start:
+def _start(
+    config: RunConfig, rows: Iterator[Request | Failure], meter: Meter, ranks: Ranks
+) -> _Start:
     with meter.phase("load"):
         files = models.locate(config.model, log.say)
+        if ranks.are_many:
+            models.check_split(files, config.model, ranks.size)
         words = models.load_tokenizer(files, config.model)
     return _Start(files, words, rows)
 

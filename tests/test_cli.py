@@ -641,6 +641,57 @@ def test_it_runs_as_a_module() -> None:
     assert done.stdout.startswith("Usage: batchrun INPUT...")
 
 
+# ---------------------------------------------------------------- several ranks
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done with other ranks, in place of doing it."""
+    done: list[str] = []
+    follower = ModuleType("batchrun.together.follow")
+    follower.follow = lambda: done.append("follow")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "batchrun.together.follow", follower)
+    monkeypatch.setattr("batchrun.cli.join", lambda: done.append("join"))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return done
+
+
+@pytest.mark.parametrize("command", ["in.jsonl -o out.parquet", "job none.toml", "run --help"])
+def test_other_ranks_follow_runs_and_jobs(
+    met: list[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("MLX_RANK", "1")
+    result = invoke(f"batchrun {command}")
+
+    assert (result.exit_code, result.output, met) == (0, "", ["follow"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["check bad.jsonl", "init in.jsonl", "show out.parquet", "cache list", "--help", "check -h"],
+)
+def test_other_ranks_leave_all_else_to_rank_0(
+    met: list[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("MLX_RANK", "1")
+    result = invoke(f"batchrun {command}")
+
+    assert (result.exit_code, result.output, met) == (0, "", [])
+
+
+def test_rank_0_meets_the_others_for_what_they_take_part_in(
+    fake: FakeRun, met: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_RANK", "0")
+
+    assert invoke("batchrun check in.jsonl").exit_code == 0
+    assert invoke("batchrun --help").stdout.startswith("Usage: ")
+    assert met == []
+    assert invoke("batchrun in.jsonl").exit_code == 2
+    assert invoke("batchrun in.jsonl -o out.parquet").exit_code == 0
+    assert met == ["join", "join"]
+
+
 # ---------------------------------------------------------------- the library
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import mlx.core as mx
 import numpy as np
@@ -58,6 +59,7 @@ class Led:
 
 def _summed(groups: tuple[Group, ...], values: np.ndarray) -> list[float]:
     """The log-probability that it is any token of a group, for each."""
-    ends = np.cumsum([len(group) for group in groups])[:-1]
-    parts = np.split(values[: sum(map(len, groups))], ends)
-    return [float(np.logaddexp.reduce(part)) for part in parts] if groups else []
+    if not groups:
+        return []
+    *ends, width = accumulate(map(len, groups))
+    return [float(np.logaddexp.reduce(part)) for part in np.split(values[:width], ends)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from batchrun.config import ModelConfig
 from batchrun.device import Device
-from batchrun.errors import ModelError
 from batchrun.models import kind, tokenizer
 from batchrun.models.kind import Kind
 from batchrun.models.loaded import LoadedModel
@@ -15,7 +14,15 @@ from batchrun.models.locate import ModelFiles, locate
 from batchrun.models.tokenizer import LoadedTokenizer
 from batchrun.ranks import ALONE, Ranks
 
-__all__ = ["LoadedModel", "LoadedTokenizer", "ModelFiles", "load", "load_tokenizer", "locate"]
+__all__ = [
+    "LoadedModel",
+    "LoadedTokenizer",
+    "ModelFiles",
+    "check_split",
+    "load",
+    "load_tokenizer",
+    "locate",
+]
 
 
 def load_tokenizer(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
@@ -26,6 +33,14 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> LoadedTokenizer:
     from batchrun.models import processors
 
     return processors.load(files, config)
+
+
+def check_split(files: ModelFiles, config: ModelConfig, size: int) -> None:
+    """Raises ModelError where the model cannot be split over `size` ranks, as far as that shows
+    without its weights."""
+    from batchrun.models import splitting
+
+    splitting.check(files, kind.of(files, config), size)
 
 
 def load(
@@ -41,8 +56,6 @@ def load(
     `words` is its tokenizer where that is loaded already.
     """
     found = kind.of(files, config)
-    if ranks.are_many:
-        _check_split(files, found)
     words = words or load_tokenizer(files, config)
     if found is Kind.TEXT:
         from batchrun.models import text
@@ -51,16 +64,3 @@ def load(
     from batchrun.models import vision
 
     return vision.load(files, config, device, words, sees=found is Kind.VISION)
-
-
-def _check_split(files: ModelFiles, found: Kind) -> None:
-    if found is not Kind.TEXT:
-        raise ModelError(
-            f"{files.name} runs by mlx-vlm, and only mlx-lm's models are split over ranks; run it"
-            " without mlx.launch"
-        )
-    if files.adapter is not None:
-        raise ModelError(
-            f"adapter {files.adapter}: adapters are not split over ranks; make one model of both"
-            " with `mlx_lm.fuse`"
-        )

@@ -41,7 +41,7 @@ def of(files: ModelFiles, config: ModelConfig) -> Kind:
         raise ModelError(f"{files.name}: config.json names no model_type; fetch the model again")
     if is_vision(files, config):
         return Kind.VISION
-    if _mlx_lm_runs(name):
+    if in_mlx_lm(name):
         return Kind.TEXT
     if _mlx_vlm_runs(files):
         return Kind.LANGUAGE
@@ -59,16 +59,17 @@ def is_vision(files: ModelFiles, config: ModelConfig) -> bool:
         return False
     if not files.config.get("vision_config"):  # some architectures keep it under other names
         has_processor = any((files.path / file).exists() for file in _PROCESSOR_FILES)
-        if not has_processor or _mlx_lm_runs(name):
+        if not has_processor or in_mlx_lm(name):
             return False
     return _mlx_vlm_runs(files)
 
 
-def _mlx_lm_runs(name: str) -> bool:
+def in_mlx_lm(name: str) -> str | None:
+    """The module of mlx-lm that has models of type `name`."""
     quieten()
     from mlx_lm.utils import MODEL_REMAPPING
 
-    return _exists("mlx_lm.models", MODEL_REMAPPING.get(name, name))
+    return _module("mlx_lm.models", MODEL_REMAPPING.get(name, name))
 
 
 def _mlx_vlm_runs(files: ModelFiles) -> bool:
@@ -76,9 +77,11 @@ def _mlx_vlm_runs(files: ModelFiles) -> bool:
     from mlx_vlm.utils import get_model_type
 
     name = get_model_type(files.config)
-    return name is not None and _exists("mlx_vlm.models", name)
+    return name is not None and _module("mlx_vlm.models", name) is not None
 
 
-def _exists(package: str, name: str) -> bool:
+def _module(package: str, name: str) -> str | None:
+    """`name` in `package`, if it is there."""
     is_name = name.replace("-", "_").isidentifier()  # a dotted name would import more
-    return is_name and importlib.util.find_spec(f"{package}.{name}") is not None
+    module = f"{package}.{name}"
+    return module if is_name and importlib.util.find_spec(module) is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from batchrun.engine import Engine
@@ -33,7 +33,7 @@ class Lead:
     engine: Engine
     ranks: Ranks
     interrupt: Callable[[str], None]
-    _order: Order = Order.GO
+    _order: Order = field(default=Order.GO, init=False)
 
     def run(self, prompts: Iterable[Prompt | None]) -> Turns:
         told = self._told(prompts) if self.ranks.are_many else prompts
@@ -61,14 +61,18 @@ class Lead:
             self.interrupt(f"{INTERRUPTED} ({who})")
 
     def _told(self, prompts: Iterable[Prompt | None]) -> Iterator[Prompt | None]:
-        """`prompts`, told to the others as they are pulled: one in a list, an empty list after the
-        last, and None if there is no going on."""
+        """`prompts`, told to the others as they are pulled: one in a list, and an empty list after
+        the last."""
         pack = Packer()
+        for prompt in self._pulled(prompts):
+            self.ranks.share([prompt and pack(prompt)])
+            yield prompt
+        self.ranks.share([])
+
+    def _pulled(self, prompts: Iterable[Prompt | None]) -> Iterator[Prompt | None]:
+        """`prompts`; where these fail, the others get a None."""
         try:
-            for prompt in prompts:
-                self.ranks.share([prompt and pack(prompt)])
-                yield prompt
+            yield from prompts
         except Exception:
             self.ranks.share(None)
             raise
-        self.ranks.share([])

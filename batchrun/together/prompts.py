@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from batchrun.records import (
@@ -31,8 +32,7 @@ class Packer:
     def __call__(self, prompt: Prompt) -> dict[str, Any]:
         chain = _chain(prompt.prefix)
         pairs = zip(self._chain, chain, strict=False)
-        num_known = next((n for n, (a, b) in enumerate(pairs) if a is not b), len(self._chain))
-        num_known = min(num_known, len(chain))
+        num_known = len(list(takewhile(lambda pair: pair[0] is pair[1], pairs)))
         self._chain = chain
         return {
             "key": prompt.key,

@@ -13,7 +13,7 @@ from batchrun import building, device, models
 from batchrun.config import ModelConfig, RunConfig
 from batchrun.engine import Engine
 from batchrun.engine.sharing import Store
-from batchrun.errors import BatchrunError, ModelError
+from batchrun.errors import ModelError, UsageError
 from batchrun.models import LoadedModel, LoadedTokenizer, ModelFiles
 from batchrun.ranks import Ranks
 
@@ -77,12 +77,12 @@ def load(
     """The model that `find` finds, or this rank's part. Raises ModelError."""
     room = min(ranks.gather(machine.memory_limit)) * ranks.size
 
-    def load() -> tuple[ModelFiles, LoadedModel]:
+    def part() -> tuple[ModelFiles, LoadedModel]:
         files, words = find()
-        all_of_it = replace(machine, memory_limit=room)
-        return files, models.load(files, asked.model, all_of_it, words, ranks)
+        together = replace(machine, memory_limit=room)
+        return files, models.load(files, asked.model, together, words, ranks)
 
-    return _on_all(ranks, load)
+    return _on_all(ranks, part)
 
 
 def engine(
@@ -110,7 +110,7 @@ def _on_all(ranks: Ranks, do: Callable[[], T]) -> T:
     fault: str | None = None
     try:
         done = do()
-    except BatchrunError as error:
+    except (ModelError, UsageError) as error:
         fault = str(error)
     faults = ranks.gather(fault and (fault if ranks.rank == 0 else f"{_here(ranks)}: {fault}"))
     if first := next(filter(None, faults), None):
