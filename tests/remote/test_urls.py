@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from batchrun.errors import UsageError
 from batchrun.remote import urls
-from batchrun.remote.urls import beside, given, is_url, name_of, opened, parent, without_secrets
+from batchrun.remote.urls import (
+    beside,
+    given,
+    here,
+    is_url,
+    name_of,
+    opened,
+    parent,
+    without_secrets,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -96,3 +105,10 @@ def test_neighbours_are_named_alike_here_and_elsewhere() -> None:
     assert beside("out/a.parquet", report) == str(Path("out/a.report.json"))
     assert beside("s3://b/out/a.parquet", report) == "s3://b/out/a.report.json"
     assert beside("s3://b/labels/", report) == "s3://b/labels.report.json"
+
+
+def test_a_file_that_has_to_be_here(tmp_path: Path) -> None:
+    assert here("a/b.toml") == Path("a/b.toml")
+    assert here(f"file://{tmp_path}/b.toml") == tmp_path / "b.toml"
+    with pytest.raises(UsageError, match=r"^s3://b/x: has to be a file on this machine$"):
+        here("s3://user:secret@b/x")
