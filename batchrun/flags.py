@@ -251,7 +251,7 @@ class Flags:
             wait=self.wait,
             nice=values.nice(self.nice),
             keep_awake=not self.allow_sleep,
-            log_file=None if self.log_file is None else Path(self.log_file),
+            log_file=None if self.log_file is None else values.here("log_file", self.log_file),
         )
 
     def prefix_cache_bytes(self) -> int:
@@ -270,7 +270,8 @@ class Flags:
         choices = self.choices
         if isinstance(choices, str):
             choices = [choice.strip() for choice in choices.split(",")]
-        shape = flag_shape(choices or (), self.json_schema, self.regex)
+        schema = None if self.json_schema is None else values.here("json_schema", self.json_schema)
+        shape = flag_shape(choices or (), schema, self.regex)
         if shape is not None:
             from batchrun.prepare.grammars import check
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,12 +19,14 @@ from batchrun.check_cli import tell_faults
 from batchrun.errors import BatchrunError, UsageError
 from batchrun.flags import Flags
 from batchrun.jobs import Job, read_job
+from batchrun.paths import check_file
 from batchrun.report.render import one_line
 from batchrun.run_cli import carry_out
 from batchrun.stopping import INTERRUPTED
 
 if TYPE_CHECKING:
     from batchrun.config import RunConfig
+    from batchrun.report.summary import Summary
 
 # What ended worst says how several jobs ended.
 _WORST_FIRST = (1, 2, 4, 75, 3, 0)
@@ -30,9 +34,10 @@ _WORST_FIRST = (1, 2, 4, 75, 3, 0)
 
 @dataclass(frozen=True)
 class _Asked:
-    """A job with what the command line says over it."""
+    """A job with what the command line says `over` it."""
 
     job: Job
+    over: Collection[str]
     flags: Flags
     inputs: tuple[str, ...]
     output: str | None
@@ -42,7 +47,8 @@ class _Asked:
         """Raises UsageError; makes the folders that the run writes to."""
         for folder in self._folders():
             _make(folder)
-        return self.flags.run_config(self.inputs, self.output)
+        with self._told():
+            return self.flags.run_config(self.inputs, self.output)
 
     def faults(self) -> int:
         """Prints what is wrong with its rows, and returns how many are faulty; raises UsageError
@@ -51,8 +57,20 @@ class _Asked:
             _check_can_be_made(folder)
         has_place = all(folder.is_dir() for folder in self._folders())
         make = self.flags.run_config if has_place else self.flags.dry_config
-        config = make(self.inputs, self.output)
-        return tell_faults(config, with_plan=False, as_json=self.as_json)
+        with self._told():
+            config = make(self.inputs, self.output)
+            return tell_faults(config, with_plan=False, as_json=self.as_json)
+
+    def carry_out(self, config: RunConfig) -> Summary:
+        with self._told():
+            return carry_out(config, self.as_json)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except UsageError as error:
+            raise self.job.told(error, self.over) from error
 
     def _folders(self) -> list[Path]:
         targets = (self.output, self.flags.log_file)
@@ -82,7 +100,7 @@ def job(ctx: click.Context, /, files: tuple[str, ...], only_check: bool, **flags
         if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
     now = datetime.now().astimezone()
-    asked = [_over(read_job(Path(file), now), given) for file in files]
+    asked = [_over(read_job(remote.here(file), now), given) for file in files]
     outputs = [each.output for each in asked if each.output is not None]
     if len(set(outputs)) < len(outputs):
         raise UsageError("two jobs cannot have one output: leave -o to the job files")
@@ -96,7 +114,7 @@ def job(ctx: click.Context, /, files: tuple[str, ...], only_check: bool, **flags
             click.echo(
                 f"{'' if each is asked[0] else chr(10)}{one_line(str(each.job.path))}", err=True
             )
-        status, is_interrupted = _carry_out(config, each.as_json)
+        status, is_interrupted = _carry_out(each, config)
         statuses.append(status)
         if is_interrupted:
             break
@@ -109,13 +127,13 @@ def _over(job: Job, given: dict[str, Any]) -> _Asked:
     inputs = over.pop("more_inputs", job.inputs)
     output = over.pop("output", job.output)
     as_json = over.pop("as_json", False)
-    return _Asked(job, Flags.from_names(job.values | over), inputs, output, as_json)
+    return _Asked(job, given, Flags.from_names(job.values | over), inputs, output, as_json)
 
 
-def _carry_out(config: RunConfig, as_json: bool) -> tuple[int, bool]:
+def _carry_out(asked: _Asked, config: RunConfig) -> tuple[int, bool]:
     """The exit status, and whether somebody wants no more of it."""
     try:
-        summary = carry_out(config, as_json)
+        summary = asked.carry_out(config)
     except BatchrunError as error:
         click.echo(f"Error: {one_line(str(error))}", err=True)
         return error.exit_status, False
@@ -151,9 +169,10 @@ def init(input: str, output: str | None) -> None:  # noqa: A002
     if output is None:
         click.echo(starter(input, columns), nl=False)
         return
-    target = Path(output)
+    target = remote.here(output)
     if target.exists():
         raise UsageError(f"{target}: is there already; choose another name")
+    check_file(target)
     path = input if remote.is_url(input) else os.path.relpath(input, target.parent)
     try:
         target.write_text(starter(path, columns), encoding="utf-8")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import click
 
-from batchrun import options, remote
-from batchrun.errors import UsageError
+from batchrun import options
 from batchrun.report.render import render
 
 EXAMPLES = """\
@@ -29,23 +27,17 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 def merge(parts: tuple[str, ...], output: str, as_json: bool) -> None:
     """Join PARTs, the outputs of all runs of one input with --shard, each with its report, and see
-    that every row is there once. One report for all goes beside FILE.
+    that every row is there once. FILE is in the format that its name ends in, with one report for
+    all beside it. PARTs and FILE may be URLs.
 
     Exit status: 0 every row has an answer, 1 rows are missing or there twice, 2 it cannot start as
     asked, 3 some rows failed.
     """
     from batchrun.merging import merge as join
 
-    summary = join([_here(part) for part in parts], _here(output))
+    summary = join(parts, output)
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     else:
         click.echo(render(summary), err=True)
     sys.exit(summary.exit_status)
-
-
-def _here(name: str) -> Path:
-    named = remote.given(name)
-    if remote.is_url(named):
-        raise UsageError(f"{named}: merge joins files of this machine; bring it here first")
-    return Path(named)

@@ -17,6 +17,12 @@ def files_beside(output: Path) -> tuple[Path, ...]:
     return errors_path(output), report_path(output), page_path(output)
 
 
+def check_file(target: Path) -> None:
+    """Raises UsageError if no file could be written at `target`."""
+    _check_folders(target)
+    _check_is_file(target)
+
+
 def check_output(place: Place, inputs: Iterable[str], *, is_folder: bool = False) -> None:
     """Raises UsageError if a run from `inputs` could not write there, or would replace an input.
 
@@ -28,13 +34,7 @@ def check_output(place: Place, inputs: Iterable[str], *, is_folder: bool = False
         raise UsageError("-o needs a file: standard output cannot be continued by a later run")
     if output.is_dir() and not is_folder:
         raise UsageError(f"{output}: is a folder, and can only hold parts: leave out --format")
-    for folder in _folders(output):
-        if not folder.is_dir():
-            raise UsageError(
-                f"{output}: there is no folder {folder}; make it with: mkdir -p {folder}"
-            )
-        if not os.access(folder, os.W_OK):
-            raise UsageError(f"{output}: the folder {folder} cannot be written to; choose another")
+    _check_folders(output)
     if is_folder:
         _check_parts(str(output), (path.name for path in output.glob("*")))
         _check_folder(output, inputs)
@@ -43,6 +43,24 @@ def check_output(place: Place, inputs: Iterable[str], *, is_folder: bool = False
     if place.url is not None:
         _check_elsewhere(place.url, inputs)
         _check_parts(place.url, place.names)
+
+
+def _check_folders(target: Path) -> None:
+    """Those that a file at `target` is in: also where it leads to, if it is a symbolic link."""
+    linked = [Path(os.path.realpath(target)).parent] if target.is_symlink() else []
+    for folder in (target.parent, *linked):
+        if not folder.is_dir():
+            raise UsageError(
+                f"{target}: there is no folder {folder}; make it with: mkdir -p {folder}"
+            )
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"{target}: the folder {folder} cannot be written to; choose another")
+
+
+def _check_is_file(target: Path) -> None:
+    # A file takes the place of what is there: of a device or a pipe, that would be its end.
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target}: is there and is no file; move it away, or change -o")
 
 
 def _check_folder(output: Path, inputs: Iterable[str]) -> None:
@@ -73,18 +91,10 @@ def _check_elsewhere(url: str, inputs: Iterable[str]) -> None:
 def _check_files(written: Iterable[Path], inputs: Iterable[str]) -> None:
     written = tuple(written)
     for target in written:
-        # Output takes the place of what is there: of a device or a pipe, that would be its end.
-        if target.exists() and not target.is_file():
-            raise UsageError(f"{target}: is there and is no file; move it away, or change -o")
+        _check_is_file(target)
     for path in inputs:
         if any(_is_same(path, target) for target in written):
             raise UsageError(f"{path}: is an input, and this run would replace it; change -o")
-
-
-def _folders(output: Path) -> list[Path]:
-    """Where a run writes: beside `output`, and where it leads to if it is a symbolic link."""
-    linked = [Path(os.path.realpath(output)).parent] if output.is_symlink() else []
-    return [output.parent, *linked]
 
 
 def _is_same(path: str, target: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from batchrun import options, remote
+from batchrun.paths import check_file
 from batchrun.report.compare import comparison_text
 from batchrun.report.reading import read_report
 
@@ -35,6 +36,7 @@ def report(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
     target = output or (remote.beside(remote.given(runs[0]), _page) if len(runs) == 1 else None)
     if target is not None:
         with remote.lent(target) as path:
+            check_file(path)
             _write(reports, path)
         click.echo(f"Written: {remote.given(target)}", err=True)
 

@@ -12,6 +12,7 @@ import click
 
 from batchrun import options, remote
 from batchrun.errors import UsageError
+from batchrun.paths import check_file
 from batchrun.records import Answer, Result
 from batchrun.report.render import one_line, printable
 
@@ -79,8 +80,10 @@ def export(output: str, target: str) -> None:
     source, goal = remote.given(output), remote.given(target)
     if source == goal or _is_one_file(source, goal):
         raise UsageError(f"{goal}: is the output itself; choose another file")
-    with remote.lent(goal) as written, remote.borrowed(source) as read:
-        count = write(read, written)
+    with remote.lent(goal) as written:
+        check_file(written)
+        with remote.borrowed(source) as read:
+            count = write(read, written)
     click.echo(f"Written: {goal}, {count:,} answers and failures", err=True)
 
 

@@ -28,12 +28,12 @@ from batchrun.prepare import Ahead, prepared_ahead
 from batchrun.prepare.preparer import Begun
 from batchrun.ranks import Ranks, join
 from batchrun.records import Failure, Prompt, Request
-from batchrun.remote import Mirror
+from batchrun.remote import Mirror, borrowed
 from batchrun.report.counting import RowCount
 from batchrun.report.meter import Meter
 from batchrun.report.reading import read_report
 from batchrun.report.render import render
-from batchrun.report.summary import Summary
+from batchrun.report.summary import Summary, report_path
 from batchrun.source import kept_schema
 from batchrun.source.files import STDIN
 from batchrun.stopping import Stop
@@ -99,18 +99,19 @@ def _execute(config: RunConfig) -> Summary:
 
 def _check_shard(config: RunConfig) -> None:
     """Raises UsageError where the output has the rows of another shard, which would be gone."""
-    shard = config.source.shard
-    if shard is None or config.fresh or not config.output.is_file():
+    shard, output = config.source.shard, config.destination or str(config.output)
+    if shard is None or config.fresh or config.output.is_dir():
         return
     try:
-        report = read_report(config.output)
+        with borrowed(output, rather=report_path) as path:
+            report = read_report(path)
     except UsageError:  # what has no report says nothing of shards
         return
     held = report["configuration"]["source"].get("shard")
     if held != list(shard):
         what = "a whole run" if held is None else f"shard {held[0]}/{held[1]}"
         raise UsageError(
-            f"{config.output}: holds the rows of {what}; give each shard an output of its own"
+            f"{output}: holds the rows of {what}; give each shard an output of its own"
         )
 
 

@@ -46,6 +46,14 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
+def here(name: str, value: str | Path) -> Path:
+    """A file on this machine."""
+    try:
+        return remote.here(str(value))
+    except UsageError as error:
+        raise UsageError(f"{flag(name)} {error}") from None
+
+
 def media_root(value: str | Path | None) -> Path | str | None:
     """A folder here, or the URL of one, with a slash at its end."""
     if value is None:

@@ -155,6 +155,29 @@ def test_check_says_what_no_run_understands(folder: Path) -> None:
     assert done.stderr == ("Error: jobs/one.toml: there is no 'imput'; did you mean 'input'?\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "flags", "message"),
+    [
+        ("shard = '3/2'", (), "jobs/one.toml: 'shard' must be one of so many, as 1/4 to 4/4"),
+        ("label = true", (), "jobs/one.toml: 'label' needs 'choices', which says"),
+        ("shard = '3/2'", ("--shard", "4/2"), "--shard must be one of so many, as 1/4"),
+        ("limit = 1", ("--shard", "4/2"), "--shard must be one of so many, as 1/4"),
+        ("label = true", ("--regex", "a"), "jobs/one.toml: 'label' needs 'choices'"),
+        ("log-file = 's3://b/x'", (), "jobs/one.toml: 'log-file' s3://b/x: has to be a file on"),
+        ("image = 'none'", (), "jobs/one.toml: 'image' needs a model that takes images"),
+    ],
+)
+def test_a_wrong_value_is_told_as_it_stands_in_the_file(
+    folder: Path, line: str, flags: tuple[str, ...], message: str
+) -> None:
+    path = folder / "one.toml"
+    path.write_text(f"{line}\n{path.read_text()}")
+    for checked in ((), ("--check",)):
+        done = invoke("jobs/one.toml", *flags, *checked)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith(f"Error: {message}")
+
+
 def test_a_folder_that_grows_is_labelled_night_by_night(folder: Path) -> None:
     text = (folder / "one.toml").read_text()
     text = text.replace("rows/*.jsonl", "rows").replace("out/one.parquet", "labels/")
@@ -230,7 +253,7 @@ def test_what_init_writes_for_images_is_not_answered_blind(
     done = invoke("jobs/new.toml", *flags)
 
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "--image needs a model that takes images" in done.stderr
+    assert "jobs/new.toml: 'image' needs a model that takes images" in done.stderr
 
 
 def test_init_prints_and_replaces_nothing(folder: Path) -> None:
@@ -247,4 +270,4 @@ def test_init_into_a_folder_that_is_not_there_is_one_line(folder: Path) -> None:
     done = CliRunner().invoke(main, ["init", "jobs/rows/a.jsonl", "-o", "nowhere/new.toml"])
 
     assert done.exit_code == 2
-    assert done.stderr.startswith("Error: nowhere/new.toml: cannot be written")
+    assert done.stderr.startswith("Error: nowhere/new.toml: there is no folder nowhere; ")

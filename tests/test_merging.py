@@ -83,6 +83,8 @@ def test_shards_as_jsonl_and_what_is_right(shard: Runner, tmp_path: Path) -> Non
 
     assert same(read_jsonl(tmp_path / "all.jsonl")) == same(read_jsonl(tmp_path / "whole.jsonl"))
     assert joined.evaluation == whole.evaluation is not None
+    wrong = read_report(tmp_path / "all.jsonl")["figures"]["wrong"]
+    assert len(wrong) == len(read_report(tmp_path / "whole.jsonl")["figures"]["wrong"]) > 0
     assert "correct" in pq.read_schema(tmp_path / "all.parquet").names
 
 
@@ -124,6 +126,61 @@ def test_rows_that_are_missing_or_there_twice_are_named(shard: Runner, tmp_path:
         merge(paths, tmp_path / "all.parquet")
     assert not (tmp_path / "all.parquet").exists()
     assert not (tmp_path / "all.errors.jsonl").exists()
+
+
+def test_columns_are_those_of_one_run_whatever_each_shard_saw(
+    shard: Runner, tmp_path: Path
+) -> None:
+    """A shard that saw no score has a column of text, as it has one of what it saw."""
+    scores = [None, 1, None, 2, "low", None, 1.5, 3]
+    rows = [{"prompt": str(i), "text": "t", "score": s} for i, s in enumerate(scores)]
+    write_jsonl(tmp_path / "in.jsonl", rows)
+    paths = [tmp_path / f"{number}.parquet" for number in (1, 2, 3, 4)]
+    for keep in (["text", "score"], ["score"]):
+        shard(None, "whole.parquet", keep=keep)
+        for number, path in enumerate(paths, start=1):
+            shard(f"{number}/4", path.name, keep=keep)
+        merge(paths, tmp_path / "all.parquet")
+
+        found, whole = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("all", "whole"))
+        assert set(found.schema) == set(whole.schema)
+        assert found["score"].to_pylist() == whole["score"].to_pylist()
+
+
+def test_phases_are_those_of_the_shard_that_took_longest(shard: Runner, tmp_path: Path) -> None:
+    paths = [tmp_path / "1.parquet", tmp_path / "2.parquet"]
+    runs = [shard(f"{number}/2", path.name) for number, path in enumerate(paths, start=1)]
+    joined = merge(paths, tmp_path / "all.parquet")
+
+    longest = max((read_report(path) for path in paths), key=lambda run: run["elapsed_time"])
+    assert joined.elapsed == longest["elapsed"]
+    assert joined.elapsed_time == longest["elapsed_time"] in [run.elapsed_time for run in runs]
+
+
+def test_shards_of_another_input_or_format_are_refused(shard: Runner, tmp_path: Path) -> None:
+    one, two = shard("1/2", "1.parquet"), tmp_path / "2.jsonl"
+    shard("2/2", "2.jsonl")
+    with pytest.raises(UsageError, match=r"2\.jsonl: is not in the format of .*1\.parquet"):
+        merge([one.output, two], tmp_path / "all.parquet")
+    report = tmp_path / "2.report.json"
+    report.write_text(report.read_text().replace("in.jsonl", "other.jsonl"))
+    with pytest.raises(UsageError, match=r"has rows of another input than .* \(other\.jsonl\)"):
+        merge([one.output, two], tmp_path / "all.parquet")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("folder/", "folder/: is a folder; name a file in it"),
+        ("here.jsonl", "here.jsonl: is a folder; name a file in it"),
+        ("all.txt", "end its name in .parquet or .jsonl$"),
+        ("no/all.jsonl", "there is no folder .*no; make it with"),
+    ],
+)
+def test_a_wrong_target_is_named(tmp_path: Path, target: str, message: str) -> None:
+    (tmp_path / "here.jsonl").mkdir()
+    with pytest.raises(UsageError, match=message):
+        merge(["1.parquet"], f"{tmp_path}/{target}")
 
 
 def test_a_shard_that_was_stopped_is_refused(shard: Runner, tmp_path: Path) -> None:

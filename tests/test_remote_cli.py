@@ -67,6 +67,81 @@ def test_what_is_not_there_is_named(bucket: Bucket) -> None:
         assert result.stderr == f"Error: {url}: there is no such file, folder or bucket\n"
 
 
+def test_what_is_said_of_a_copy_names_what_it_is_a_copy_of(bucket: Bucket, tmp_path: Path) -> None:
+    url = bucket.put("bad.parquet", b"no Parquet")
+    for arguments in (["show", url], ["export", url, "-o", str(tmp_path / "x.csv")]):
+        stderr = command(*arguments).stderr
+        assert stderr.startswith(f"Error: {url}: cannot be read as an output of batchrun")
+    assert command("report", url).stderr.startswith(f"Error: {url}: there is no bad.report.json")
+    assert (
+        f"of {bucket.url}/x.txt: end" in command("export", url, "-o", f"{bucket.url}/x.txt").stderr
+    )
+
+
+def test_a_file_takes_the_place_of_no_folder_elsewhere(bucket: Bucket, output: str) -> None:
+    bucket.put("deep/x.jsonl", b"")
+    for name in ("deep", "deep/", "new/"):
+        stderr = command("export", output, "-o", f"{bucket.url}/{name}").stderr
+        assert "is a folder; name a file in it" in stderr
+
+
+def test_shards_are_joined_by_their_urls(
+    bucket: Bucket, output: str, tmp_path: Path, tiny_model: Callable[..., Path]
+) -> None:
+    model = ("--model", str(tiny_model("llama")), "--max-tokens", "2", "--quiet")
+    shards = [f"{bucket.url}/shards/{number}.parquet" for number in (1, 2)]
+    for number, shard in enumerate(shards, start=1):
+        flags = ("--shard", f"{number}/2", *model)
+        assert command(f"{bucket.url}/in.jsonl", "-o", shard, *flags).exit_code in (0, 3)
+    stderr = command(f"{bucket.url}/in.jsonl", "-o", shards[0], "--shard", "2/2", *model).stderr
+    assert f"{shards[0]}: holds the rows of shard 1/2; give each shard" in stderr
+
+    whole = {name: bucket.get(name) for name in ("out.parquet", "out.errors.jsonl")}
+    joined = command("merge", *shards, "-o", output, "--json")
+    assert joined.exit_code == 3, joined.stderr
+    summary = json.loads(joined.stdout)
+    assert (summary["output"], summary["request_counts"]["total"]) == (output, 3)
+    assert json.loads(bucket.get("out.report.json"))["notes"][0].startswith("Joined from 2 shards")
+    assert bucket.get("out.errors.jsonl") == whole["out.errors.jsonl"]
+    assert bucket.get("out.parquet") != whole["out.parquet"]
+    assert list(place(output).path.parent.iterdir()) == []
+
+    local = tmp_path / "all.jsonl"
+    assert command("merge", *shards, "-o", str(local)).exit_code == 3
+    assert local.read_bytes().count(b"\n") == 3
+    assert command("merge", shards[0], "-o", output).stderr == (
+        "Error: shard 2/2 is missing: name its output too\n"
+    )
+    refused = command("merge", *shards, "-o", shards[0]).stderr
+    assert refused.startswith(f"Error: {shards[0]}: is an input")
+    assert (
+        "is a folder; name a file" in command("merge", shards[0], "-o", f"{bucket.url}/a/").stderr
+    )
+
+
+def test_errors_beside_a_joined_output_go_with_the_failures(
+    bucket: Bucket, output: str, tmp_path: Path, tiny_model: Callable[..., Path]
+) -> None:
+    write_jsonl(tmp_path / "in.jsonl", ROWS[:2])
+    shard = str(tmp_path / "1.jsonl")
+    model = ("--model", str(tiny_model("llama")), "--max-tokens", "2", "--quiet")
+    command(str(tmp_path / "in.jsonl"), "-o", shard, "--shard", "1/1", *model)
+
+    assert "out.errors.jsonl" in bucket.names()
+    assert command("merge", shard, "-o", output).exit_code == 0
+    assert "out.errors.jsonl" not in bucket.names()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["job", "{}/j.toml"], ["init", "{}/in.jsonl", "-o", "{}/j.toml"]]
+)
+def test_what_has_to_be_here_is_said(bucket: Bucket, output: str, arguments: list[str]) -> None:
+    done = command(*(text.format(bucket.url) for text in arguments))
+
+    assert done.exit_code == 2
+    assert done.stderr == f"Error: {bucket.url}/j.toml: has to be a file on this machine\n"
+
+
 def test_check_reads_urls(bucket: Bucket, output: str, tiny_model: Callable[..., Path]) -> None:
     result = command("check", f"{bucket.url}/in.jsonl", "--model", str(tiny_model("llama")))
 
@@ -105,6 +180,8 @@ def test_cache_commands_are_for_folders_here(bucket: Bucket) -> None:
         ("--media-root={}/none", "no such folder"),
         ("--media-root=https://host/images", "on the web are no folders"),
         ("--prefix-cache-dir=https://host/prefixes", "nothing can be kept there"),
+        ("--log-file={}/x.log", "x.log: has to be a file on this machine"),
+        ("--json-schema={}/x.json", "x.json: has to be a file on this machine"),
         ("--prefix-cache-dir=odd://host/prefixes", "no store is known"),
     ],
 )

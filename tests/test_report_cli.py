@@ -61,3 +61,14 @@ def test_what_is_no_run_is_one_line(output: Path) -> None:
 
     assert done.exit_code == 2
     assert done.stderr.startswith("Error: in.jsonl: there is no in.report.json beside it")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("no/x.html", "there is no folder no; make it with: mkdir -p no"), (".", "is no file")],
+)
+def test_a_page_that_has_no_place_is_one_line(output: Path, target: str, message: str) -> None:
+    done = CliRunner().invoke(main, ["report", "out.parquet", "-o", target])
+
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr

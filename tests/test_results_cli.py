@@ -113,12 +113,23 @@ def test_export_says_what_it_wrote() -> None:
     [
         ("out.parquet", "is the output itself"),
         ("out.txt", "end its name in .parquet, .jsonl or .csv"),
-        ("no/out.csv", "there is no folder no"),
+        ("no/out.csv", "no/out.csv: there is no folder no; make it with: mkdir -p no"),
+        ("folder.csv", "folder.csv: is there and is no file; move it away"),
     ],
 )
 def test_a_wrong_target_is_one_line(target: str, message: str) -> None:
+    Path("folder.csv").mkdir()
     done = CliRunner().invoke(main, ["export", "out.parquet", "-o", target])
 
     assert done.exit_code == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
+def test_an_output_is_known_by_what_it_holds_where_its_name_says_nothing(name: str) -> None:
+    expected = show().stdout
+    CliRunner().invoke(main, ["export", "out.parquet", "-o", "out.jsonl"])
+    Path(name).rename("named")
+
+    assert rows(show(output="named")) == [json.loads(line)["row"] for line in expected.splitlines()]

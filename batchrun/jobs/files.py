@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from difflib import get_close_matches
@@ -25,6 +26,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "output": ("output", "format", "keep", "keep_all", "explode", "fresh", "removed"),
 }
 _PLACES = ("input", "output", "media_root", "prefix_cache_dir", "log_file", "json_schema")
+_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 _PLACES_OR_WORDS = ("model", "adapter", "chat_template")
 
 
@@ -37,6 +39,15 @@ class Job:
     inputs: tuple[str, ...]
     output: str | None
     values: dict[str, Any]
+
+    def told(self, error: UsageError, over: Collection[str]) -> UsageError:
+        """`error` as one of this file, with flags as they stand in it; as it is where it is about
+        flags `over` those of the file alone."""
+        named = {_name(flag) for flag in _FLAG.findall(str(error))}
+        if named and not (named & self.values.keys()) - set(over):
+            return error
+        text = _FLAG.sub(lambda m: m[0] if _name(m[1]) in over else repr(m[1]), str(error))
+        return UsageError(f"{self.path}: {text}")
 
 
 def read_job(path: Path, now: datetime, environment: Mapping[str, str] = os.environ) -> Job:

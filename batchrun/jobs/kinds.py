@@ -10,6 +10,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from batchrun.flags import Flags
 
+# Where what is meant is not seen from its kind.
+_EXAMPLES = {"shard": "1/4", "ray": "auto"}
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -19,7 +21,8 @@ def fault(name: str, value: Any) -> str | None:
     if any(_is(value, kind) for kind in kinds):
         return None
     words = ["a list of texts" if get_origin(kind) else _WORDS[kind] for kind in kinds]
-    return " or ".join(dict.fromkeys(words))
+    example = f', as "{_EXAMPLES[name]}"' if name in _EXAMPLES else ""
+    return " or ".join(dict.fromkeys(words)) + example
 
 
 @cache

@@ -4,13 +4,17 @@
     store.py     the few things that are asked of a store, and its errors as one line
     stream.py    a file elsewhere, read bit by bit
     waiting.py   for so long and no longer
-    mirror.py    outputs: a folder here for what is at a URL, fetched before and published after
+    places.py    where outputs go, and the folder here for each folder elsewhere
+    mirror.py    outputs: what is at a URL, fetched before a run and published after
+    lending.py   one file, or output, for as long as a command takes
 
 Where a path may come too, it goes through as it is, so that nobody else has to ask. Credentials are
 those that fsspec and the store's driver find by themselves.
 """
 
-from batchrun.remote.mirror import Mirror, Place, borrowed, folder_for, lent, place
+from batchrun.remote.lending import borrowed, lent
+from batchrun.remote.mirror import Mirror
+from batchrun.remote.places import Place, folder_for, place
 from batchrun.remote.store import (
     StoreError,
     check_driver,
@@ -24,6 +28,7 @@ from batchrun.remote.urls import (
     Secrets,
     beside,
     given,
+    here,
     is_url,
     is_web,
     learn,
@@ -44,6 +49,7 @@ __all__ = [
     "files_in",
     "folder_for",
     "given",
+    "here",
     "is_url",
     "is_web",
     "kind",

@@ -68,6 +68,14 @@ def given(text: str) -> str:
     return shown
 
 
+def here(text: str) -> Path:
+    """The file here that a user named. Raises UsageError where it is elsewhere."""
+    named = given(text)
+    if is_url(named):
+        raise UsageError(f"{named}: has to be a file on this machine")
+    return Path(named)
+
+
 def opened(url: str) -> str:
     """The whole of a URL that `given` gave."""
     whole = _GIVEN.get(url, url)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from itertools import islice
 from typing import Any, TypeVar
 
 from batchrun.evaluation import Evaluation
+from batchrun.remote import beside
 from batchrun.report.meter import ErrorCount
 from batchrun.report.samples import NUM_SAMPLES
 from batchrun.report.summary import (
@@ -26,14 +27,14 @@ Report = dict[str, Any]
 T = TypeVar("T", RequestCounts, Tokens, PromptTokens, MediaCounts)
 
 
-def together(reports: Sequence[Report], output: Path, evaluation: Evaluation | None) -> Summary:
-    """As if one run had come to all of them. Shards run side by side: together they took as long as
-    the longest, and rates are counted over that; seconds of phases are those of all."""
+def together(reports: Sequence[Report], output: str, evaluation: Evaluation | None) -> Summary:
+    """As if one run had come to all of them, with its output at a path or URL. Shards run side by
+    side: seconds are those of the one that took longest, and rates are counted over them."""
     first = reports[0]
+    longest = max(reports, key=lambda report: report["elapsed_time"])
+    seconds = longest["elapsed_time"]
     counts = _sum(RequestCounts, reports, "request_counts")
     tokens = _sum(Tokens, reports, "tokens")
-    seconds = max(report["elapsed_time"] for report in reports)
-    phases = _added(report["elapsed"] for report in reports)
     return Summary(
         status="completed_with_failures" if counts.failed else "completed",
         exit_status=3 if counts.failed else 0,
@@ -47,7 +48,7 @@ def together(reports: Sequence[Report], output: Path, evaluation: Evaluation | N
         prompt_tokens=_sum(PromptTokens, reports, "prompt_tokens"),
         media=_sum(MediaCounts, reports, "media"),
         elapsed_time=seconds,
-        elapsed=phases,
+        elapsed=longest["elapsed"],
         requests_per_second=_rate(counts.completed - counts.reused, seconds),
         tokens_per_second=_rate(tokens.completion, seconds),
         prompt_tps=_mean(reports, lambda report: (report["prompt_tps"], _spent(report, "prefill"))),
@@ -62,10 +63,10 @@ def together(reports: Sequence[Report], output: Path, evaluation: Evaluation | N
         device=first["device"],
         blas=first["blas"],
         notes=[*_notes(reports)],
-        output=str(output),
-        errors_file=str(errors_path(output)) if counts.failed else None,
-        report=str(report_path(output)),
-        page=str(page_path(output)),
+        output=output,
+        errors_file=beside(output, errors_path) if counts.failed else None,
+        report=beside(output, report_path),
+        page=beside(output, page_path),
         started_at=min(report["started_at"] for report in reports),
         finished_at=max(report["finished_at"] for report in reports),
         versions=first["versions"],
@@ -76,10 +77,14 @@ def together(reports: Sequence[Report], output: Path, evaluation: Evaluation | N
 def figures(reports: Sequence[Report]) -> dict[str, Any]:
     """What the page draws: some answers of each. Courses of time and distributions are those of the
     shards, in their own reports."""
-    samples = [report["figures"]["samples"] for report in reports]
-    each = max(1, NUM_SAMPLES // len(samples))
     nothing = dict.fromkeys(("history", "latency", "prompt_tokens", "completion_tokens"))
-    return nothing | {"samples": [one for some in samples for one in some[:each]][:NUM_SAMPLES]}
+    return nothing | {name: _some(reports, name) for name in ("samples", "wrong")}
+
+
+def _some(reports: Sequence[Report], name: str) -> list[dict[str, Any]]:
+    each = max(1, NUM_SAMPLES // len(reports))
+    found = (one for report in reports for one in report["figures"][name][:each])
+    return list(islice(found, NUM_SAMPLES))
 
 
 def _sum(kind: type[T], reports: Sequence[Report], name: str) -> T:
@@ -118,14 +123,14 @@ def _batch(reports: Sequence[Report]) -> Batch:
 
 
 def _notes(reports: Sequence[Report]) -> dict[str, None]:
-    own = f"Joined from {len(reports)} shards; memory is the largest one's"
+    own = f"Joined from {len(reports)} shards; seconds and memory are the largest one's"
     return dict.fromkeys((own, *(note for report in reports for note in report["notes"])))
 
 
-def _configuration(first: Report, output: Path) -> dict[str, Any]:
+def _configuration(first: Report, output: str) -> dict[str, Any]:
     source = first["configuration"]["source"] | {"shard": None}
     asked: dict[str, Any] = first["configuration"]
-    return asked | {"source": source, "output": str(output)}
+    return asked | {"source": source, "output": output, "destination": None}
 
 
 def _spent(report: Report, phase: str) -> float:

@@ -9,24 +9,19 @@ from batchrun.errors import UsageError
 from batchrun.records import Result
 from batchrun.sink import jsonl
 from batchrun.sink.atomic import replacing
-from batchrun.sink.output import output_format
+from batchrun.sink.output import named_format
 from batchrun.sink.results import open_results
-
-_ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv")
 
 
 def export(output: Path, target: Path) -> int:
     """Writes the results in `output` to `target`, in the format that its name ends in; returns how
     many there are. Raises UsageError where either is no such file, RunError where it cannot be
     written."""
-    ending = target.suffix.lower()
-    if ending not in _ENDINGS:
+    kind = "csv" if target.suffix.lower() == ".csv" else named_format(target)
+    if kind is None:
         raise UsageError(
             f"cannot tell the format of {target}: end its name in .parquet, .jsonl or .csv"
         )
-    kind = "csv" if ending == ".csv" else output_format(target)
-    if not target.parent.is_dir():
-        raise UsageError(f"{target}: there is no folder {target.parent}")
     source = open_results(output)
     counted = _Counted(source.results())
     with replacing(target) as file:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING, Any
 
-from batchrun.errors import RunError, UsageError
+from batchrun.errors import RunError
 from batchrun.records import Result
 from batchrun.sink.results import JsonlResults, ParquetResults
 
@@ -25,20 +25,16 @@ class JoinedResults:
         self._parts = parts
         self._num_rows = num_rows
 
-    def schema(self) -> pa.Schema | None:
-        """Of the kept columns; None where it is not known. Raises UsageError where parts have
-        columns that do not go together."""
-        schemas = [part.schema() for part in self._parts]
-        known = [schema for schema in schemas if schema is not None]
-        if len(known) < len(schemas):
-            return None
+    def schema(self) -> pa.Schema:
+        """Of the kept columns that have one type in all parts: that of others followed from the
+        values of each part, and has to follow from those of all."""
         import pyarrow as pa
 
-        try:
-            return pa.unify_schemas(known, promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            problem = str(error).partition("\n")[0]
-            raise UsageError(f"kept columns differ between the parts: {problem}") from error
+        types: dict[str, set[pa.DataType]] = {}
+        for part in self._parts:
+            for column in part.schema() or ():
+                types.setdefault(column.name, set()).add(column.type)
+        return pa.schema([(name, *found) for name, found in types.items() if len(found) == 1])
 
     def results(self) -> Iterator[Result]:
         check = _Check()

@@ -25,13 +25,18 @@ Correct = Callable[[Result], bool | None]
 _ENDINGS: dict[str, OutputFormat] = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
+def named_format(path: Path) -> OutputFormat | None:
+    """The format of a file that its name's ending says, if it says one."""
+    return _ENDINGS.get(path.suffix.lower())
+
+
 def output_format(path: Path, asked: OutputFormat | None = None) -> OutputFormat:
     """The format asked for, or the one that the name's ending says; a folder that is there holds
     parts. UsageError if neither says it."""
     is_folder = path.is_dir()
     if is_folder and asked not in (None, "parts"):
         raise UsageError(f"{path}: is a folder, and can only hold parts, not {asked}")
-    found = asked or ("parts" if is_folder else _ENDINGS.get(path.suffix.lower()))
+    found = asked or ("parts" if is_folder else named_format(path))
     if found is None:
         raise UsageError(
             f"cannot tell the format of the output {path}: end its name in .parquet or .jsonl, "

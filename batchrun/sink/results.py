@@ -13,12 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from batchrun.config import OutputFormat
 from batchrun.errors import RowError, UsageError
 from batchrun.records import Result, Row
 from batchrun.sink import jsonl
 from batchrun.sink.encode import dumps_kept
-from batchrun.sink.output import output_format
+from batchrun.sink.output import named_format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,10 +122,16 @@ def open_results(path: Path) -> ParquetResults | JsonlResults | PartsResults:
     none."""
     if not path.exists():
         raise UsageError(f"{path}: no such file")
-    kind: OutputFormat = output_format(path)
-    if kind == "parts":
+    if path.is_dir():
         return PartsResults(path)
-    return ParquetResults(path) if kind == "parquet" else JsonlResults(path)
+    is_parquet = named_format(path) == "parquet" or _begins_as_parquet(path)
+    return ParquetResults(path) if is_parquet else JsonlResults(path)
+
+
+def _begins_as_parquet(path: Path) -> bool:
+    """Of a name that says nothing, as --format lets outputs have."""
+    with _explained(path), open(path, "rb") as file:
+        return file.read(4) == b"PAR1"
 
 
 @contextmanager

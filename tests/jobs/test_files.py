@@ -84,6 +84,7 @@ def test_tables_name_flags_that_exist() -> None:
         ("max-tokens = 4\nmax_tokens = 5", "'max-tokens' is given twice"),
         ("max-tokens = '4'", "'max-tokens' must be a whole number, not '4'"),
         ("max-tokens = true", "'max-tokens' must be a whole number, not True"),
+        ("shard = 1", "'shard' must be text, as \"1/4\", not 1"),
         ("temperature = 'hot'", "'temperature' must be a number, not 'hot'"),
         ("fresh = 1", "'fresh' must be true or false, not 1"),
         ("keep = [1]", r"'keep' must be text or a list of texts, not \[1\]"),

@@ -13,6 +13,7 @@ from batchrun.remote import urls
 from batchrun.remote.urls import (
     beside,
     given,
+    here,
     is_url,
     learn,
     name_of,
@@ -121,3 +122,10 @@ def test_another_process_opens_what_this_one_was_given() -> None:
         "https://host/in.jsonl?sig=one",
         "ftp://me:pass@host/in.jsonl",
     ]
+
+
+def test_a_file_that_has_to_be_here(tmp_path: Path) -> None:
+    assert here("a/b.toml") == Path("a/b.toml")
+    assert here(f"file://{tmp_path}/b.toml") == tmp_path / "b.toml"
+    with pytest.raises(UsageError, match=r"^s3://b/x: has to be a file on this machine$"):
+        here("s3://user:secret@b/x")

@@ -46,7 +46,9 @@ def test_too_many_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[::1]:{}", "127.0.0.1:9{}"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[::1]:{}", "127.0.0.1:9{}"]
+)
 def test_a_cluster_that_does_not_answer_is_named_at_once(address: str) -> None:
     with socket.socket() as taken:  # by one who does not listen
         taken.bind(("127.0.0.1", 0))
