@@ -34,8 +34,8 @@ TELL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a worker is told when it starts. `identity` is that of the model, `watch` and `known` are
-    Ray's handles of these, `num_sharing` workers are on a machine."""
+    """What a worker is told when it starts. `identity` is that of the model, `watch` and `known`
+    are Ray's handles of these, `num_sharing` workers are on a machine."""
 
     config: RunConfig
     origin: Origin
