@@ -46,7 +46,7 @@ def _compare(rows: int, most: int, model: str | None) -> None:
         for count in [0, *(count for count in (1, 2, 4) if count <= most)]:
             found[count] = _run(folder, source, model, count)
             _print(rows, found, count)
-    each = (_at_work(found[1]) - _at_work(found[0])) / rows
+        each = (_at_work(found[1]) - _at_work(found[0])) / rows
     click.echo(f"Ray: {each * 1e3:+.2f} ms a row beside a run without it")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-_KEPT_BYTES = 2**27
+_KEPT_BYTES = 2**26
 # Rows with as many pictures that are processed all the same, to compare.
 _TRIALS = 2
 

@@ -16,7 +16,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _WAIT = 0.001
-MAX_BYTES = 2**28
+# Two calls of the vision tower: more would only wait there.
+MAX_BYTES = 2**26
 
 
 class Ahead(Generic[T]):

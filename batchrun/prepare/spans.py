@@ -15,7 +15,7 @@ from batchrun.prepare.tokenizer import BosRule, row_error
 from batchrun.records import Media, MediaSpan
 
 # What is remembered of processed media, for rows to come with the same.
-_KEPT_BYTES = 2**27
+_KEPT_BYTES = 2**26
 
 
 class MediaTokens:
