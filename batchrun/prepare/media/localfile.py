@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from urllib.parse import urlsplit
@@ -17,10 +18,12 @@ from batchrun.prepare.media.faults import MediaFault
 
 
 class FileId(NamedTuple):
-    """What tells a file, and this state of it, from all others. Copies keep the time of the last
-    write, so that of the last change at all is looked at too."""
+    """What tells a file by the name given, and this state of it, from all others. Copies keep the
+    time of the last write, so that of the last change at all is looked at too."""
 
-    path: str
+    name: str
+    device: int
+    inode: int
     modified_ns: int
     changed_ns: int
     size: int
@@ -30,8 +33,9 @@ def local_path(value: str, root: Path) -> Path:
     """The file that a path or file:// URL names, relative to `root` and below it, with all links
     followed. Raises MediaFault."""
     try:
-        path = (root / _path_of(value)).resolve(strict=True)
-        inside = path.is_relative_to(root.resolve())
+        real_root = _resolved(root)
+        path = (real_root / _path_of(value)).resolve(strict=True)
+        inside = path.is_relative_to(real_root)
     except (OSError, ValueError, RuntimeError) as error:
         raise _fault(value, error) from error
     if not inside:
@@ -62,13 +66,27 @@ def opened(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
         yield file
 
 
-def file_id(path: Path) -> FileId:
-    """Raises MediaFault for a file that is not there any more."""
+def file_id(value: str, root: Path) -> FileId:
+    """One look at the disk for each row, where following the links would take a dozen: whether the
+    file may be read is for `local_path` to say. Raises MediaFault where there is none."""
     try:
-        found = path.stat()
-    except OSError as error:
-        raise _fault(str(path), error) from error
-    return FileId(str(path), found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+        name = root / _path_of(value)
+        found = name.stat()
+    except (OSError, ValueError) as error:
+        raise _fault(value, error) from error
+    return FileId(
+        str(name),
+        found.st_dev,
+        found.st_ino,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+        found.st_size,
+    )
+
+
+@cache
+def _resolved(root: Path) -> Path:
+    return root.resolve()
 
 
 def _path_of(value: str) -> str:

@@ -68,7 +68,7 @@ class MediaReader:
         if isinstance(value, str) and not is_data_url(value):
             if isinstance(medium.root, str):
                 return medium.kind, url_below(value, medium.root)
-            return medium.kind, file_id(_path(medium))
+            return medium.kind, file_id(_checked(value), medium.root)
         data = value.encode(errors="surrogatepass") if isinstance(value, str) else value
         return medium.kind, sha256(data).digest()
 
@@ -129,7 +129,10 @@ class MediaReader:
 
 
 def _path(medium: Reference) -> Path:
-    value = str(medium.value)
+    return local_path(_checked(str(medium.value)), Path(medium.root))
+
+
+def _checked(value: str) -> str:
     if _SCHEME.match(value):
         scheme = value.partition("://")[0]
         raise MediaFault(
@@ -137,4 +140,4 @@ def _path(medium: Reference) -> Path:
             f"has a URL that begins with {scheme}://; use https, or name a folder there with"
             " --media-root",
         )
-    return local_path(value, Path(medium.root))
+    return value

@@ -126,10 +126,10 @@ def test_a_file_of_another_machine_is_refused(root: Path) -> None:
 
 def test_a_file_that_was_written_again_is_another(root: Path) -> None:
     path = local_path("sub/b.png", root)
-    before = file_id(path)
-    assert file_id(path) == before
+    before = file_id("sub/b.png", root)
+    assert file_id("sub/b.png", root) == before
     path.write_bytes(b"longer than before")
-    assert file_id(path) != before
+    assert file_id("sub/b.png", root) != before
 
 
 def test_a_file_of_the_same_size_and_time_in_its_place_is_another(tmp_path: Path) -> None:
@@ -138,5 +138,16 @@ def test_a_file_of_the_same_size_and_time_in_its_place_is_another(tmp_path: Path
     for content in (b"red", b"blu"):
         path.write_bytes(content)
         os.utime(path, ns=(10**18, 10**18))
-        known.append(file_id(path))
+        known.append(file_id("a.png", tmp_path))
+    assert known[0] != known[1]
+
+
+def test_a_link_that_leads_elsewhere_by_now_is_another_file(tmp_path: Path) -> None:
+    link = tmp_path / "link.png"
+    known = []
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(b"same")
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+        known.append(file_id("link.png", tmp_path))
     assert known[0] != known[1]
