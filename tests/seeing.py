@@ -95,9 +95,18 @@ def spans(how: Processor, processed: Processed, media: Media_) -> tuple[MediaSpa
     )
 
 
-def given(seer: VisionModel, token_ids: list[int], media: tuple[MediaSpan, ...]) -> Given:
-    """What the model is given for a whole prompt at once."""
-    features = seer.encode([span.media for span in media])
+def given(
+    seer: VisionModel,
+    token_ids: list[int],
+    media: tuple[MediaSpan, ...],
+    encoded: dict[bytes, Features] | None = None,
+) -> Given:
+    """What the model is given for a whole prompt at once. `encoded` are the features by digest, of
+    media that went through the tower in other company."""
+    if encoded is None:
+        features = seer.encode([span.media for span in media])
+    else:
+        features = [encoded[span.media.digest] for span in media]
     embeds = seer.embed(mx.array([token_ids]))
     mask = np.zeros((1, len(token_ids)), dtype=np.bool_)
     for span, own in zip(media, features, strict=True):
