@@ -30,6 +30,10 @@ upstream_attention = base.scaled_dot_product_attention
 # take a bounded amount of memory.
 QUERY_BLOCK = 128
 
+# The layer up to which a decode step is started on a CPU while Python still builds the rest of it:
+# one layer runs for longer than all the others take to build.
+_STARTED_UP_TO = 1
+
 
 def install(model: Model) -> None:
     """Have every module of `model` that imports their attention call `attend` instead."""
@@ -85,7 +89,10 @@ def _decode(
     own = _part(folded, keys.swapaxes(0, 1), values.swapaxes(0, 1), cache.ring.bias)
     if cache.ring.groups:
         own = _merge(own, _shared_part(folded, cache))
-    return _unfold(own.values / own.total, queries)
+    attended = _unfold(own.values / own.total, queries)
+    if fastmath.IS_ON and cache.index == _STARTED_UP_TO:
+        mx.async_eval(attended)
+    return attended
 
 
 def _shared_part(folded: mx.array, cache: RingKV) -> _Part:
