@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from batchrun.engine.ballots import Ballot
 from batchrun.engine.budget import LayerCost
+from batchrun.engine.features import CALL_BYTES
 from batchrun.engine.finishing import Finisher
 from batchrun.engine.guiding import Guide
 from batchrun.engine.row import Sequence
@@ -23,6 +24,10 @@ from batchrun.records import Prefix, Prompt
 # tokens, or up to this many, is cheaper than another turn.
 PADDING_SHARE = 0.25
 PADDING_TOKENS = 64
+
+# Prompts with images wait in so many times the number that is asked for, as far as their pixels
+# are few: images of all that wait are encoded in one call.
+MEDIA_AHEAD = 4
 
 
 class Queue:
@@ -88,8 +93,9 @@ class Queue:
         self._exhausted = True
 
     def refill(self, count: int) -> None:
-        """Have `count` sequences waiting, as far as the source has prompts ready."""
-        while len(self) + len(self._empty) < count and not self._exhausted:
+        """Have `count` sequences waiting, and more where they have media, as far as the source
+        has prompts ready."""
+        while not self._exhausted and self._wants_more(count):
             try:
                 prompt = next(self._source)
             except StopIteration:
@@ -103,6 +109,19 @@ class Queue:
                     self._scoring.append(sequence)
                 else:
                     (self._waiting if sequence.max_tokens > 0 else self._empty).append(sequence)
+
+    def _wants_more(self, count: int) -> bool:
+        num_waiting = len(self) + len(self._empty)
+        return num_waiting < count or (
+            num_waiting < MEDIA_AHEAD * count and 0 < self._media_bytes() < CALL_BYTES
+        )
+
+    def _media_bytes(self) -> int:
+        """Pixels of all that wait; those that several prompts have count once."""
+        media = {
+            span.media.digest: span.media for prompt in self.prompts() for span in prompt.media
+        }
+        return sum(medium.nbytes for medium in media.values())
 
     def put_back(self, sequences: list[Sequence]) -> None:
         """Sequences whose run was cut short start over, before all others."""

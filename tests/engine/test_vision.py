@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchrun.engine import Engine
+from batchrun.engine import Engine, features, queue
+from batchrun.engine.features import CALL_BYTES
 from batchrun.models.loaded import Given
 from batchrun.models.processor import Clip, Picture
 from batchrun.models.vision import VisionModel
@@ -214,3 +215,22 @@ def test_features_that_are_forgotten_change_nothing(
     monkeypatch.setattr("batchrun.engine.features.MAX_BYTES", 1)
     path = tiny_vision(kind)
     run_all(path, crowd(path)[:8], max_num_seqs=3, max_num_batched_tokens=16)
+
+
+@pytest.mark.parametrize(("pixels", "num_calls"), [(CALL_BYTES, 2), (1, 16)])
+def test_images_of_rows_that_wait_are_encoded_along(
+    pixels: int, num_calls: int, tiny_vision: Vision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows at once, with room for eight that wait, each with an image of its own."""
+    for room in (features, queue):
+        monkeypatch.setattr(room, "CALL_BYTES", pixels)
+    encode, calls = VisionModel.encode, []
+    monkeypatch.setattr(
+        VisionModel, "encode", lambda self, media: calls.append(media) or encode(self, media)
+    )
+    path = tiny_vision("qwen2_vl")
+    prompts = [asked(path, index, [picture(60, 60, seed=index)]) for index in range(16)]
+    seer = seeing.model(path)
+    runner = Engine(seer, seer.tokenizer.tokenizer, max_num_seqs=2)
+    assert len(fakes.run(runner, prompts)) == 16
+    assert [len(call) for call in calls] == [16 // num_calls] * num_calls
