@@ -6,7 +6,7 @@ from mlx_lm.utils import load_adapters, load_model
 
 from batchrun.config import ModelConfig
 from batchrun.device import Device
-from batchrun.models import precision, weights
+from batchrun.models import layout, precision, weights
 from batchrun.models.loaded import LoadedModel
 from batchrun.models.locate import ModelFiles
 from batchrun.models.splitting import split
@@ -31,6 +31,7 @@ def load(
         adapt=lambda module, adapter: load_adapters(module, str(adapter)),
     )
     said = (precision.apply(module, config.dtype, device), split(module, files, ranks))
+    layout.apply(module, device)
     weights.read(module, files)
     return LoadedModel(
         name=files.name,

@@ -18,7 +18,7 @@ from mlx_vlm.utils import load_model
 from batchrun.config import ModelConfig
 from batchrun.device import Device
 from batchrun.errors import ModelError
-from batchrun.models import patches, precision, weights
+from batchrun.models import layout, patches, precision, weights
 from batchrun.models.encoder import Encoder
 from batchrun.models.loaded import Features, Given, LoadedModel
 from batchrun.models.locate import ModelFiles
@@ -134,6 +134,7 @@ def load(
     if not sees:
         _keep_language_only(module)
     note = precision.apply(module, config.dtype, device)
+    layout.apply(module, device)
     weights.read(module, files)
     patches.install(module)
     return VisionModel(
