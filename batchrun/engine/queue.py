@@ -95,7 +95,8 @@ class Queue:
     def refill(self, count: int) -> None:
         """Have `count` sequences waiting, and more where they have media, as far as the source
         has prompts ready."""
-        while not self._exhausted and self._wants_more(count):
+        pixels = _media_bytes(self.prompts())
+        while not self._exhausted and self._wants_more(count, sum(pixels.values())):
             try:
                 prompt = next(self._source)
             except StopIteration:
@@ -104,24 +105,18 @@ class Queue:
             if prompt is None:
                 return
             prompt = self._with_prefix(prompt)
+            pixels |= _media_bytes([prompt])
             for sequence in self._sequences(prompt):
                 if sequence.scored_from:
                     self._scoring.append(sequence)
                 else:
                     (self._waiting if sequence.max_tokens > 0 else self._empty).append(sequence)
 
-    def _wants_more(self, count: int) -> bool:
+    def _wants_more(self, count: int, media_bytes: int) -> bool:
         num_waiting = len(self) + len(self._empty)
         return num_waiting < count or (
-            num_waiting < MEDIA_AHEAD * count and 0 < self._media_bytes() < CALL_BYTES
+            num_waiting < MEDIA_AHEAD * count and 0 < media_bytes < CALL_BYTES
         )
-
-    def _media_bytes(self) -> int:
-        """Pixels of all that wait; those that several prompts have count once."""
-        media = {
-            span.media.digest: span.media for prompt in self.prompts() for span in prompt.media
-        }
-        return sum(medium.nbytes for medium in media.values())
 
     def put_back(self, sequences: list[Sequence]) -> None:
         """Sequences whose run was cut short start over, before all others."""
@@ -225,3 +220,9 @@ class Queue:
     def _kv_bytes_of(self, prompt: Prompt, num_tokens: int) -> int:
         longest = len(prompt.token_ids) + num_tokens
         return sum(cost.bytes(longest, prompt.prefix_length) for cost in self._costs)
+
+
+def _media_bytes(prompts: Iterable[Prompt]) -> dict[bytes, int]:
+    """Pixels of the prompts' media, by digest: those that several prompts have count once."""
+    media = {span.media.digest: span.media for prompt in prompts for span in prompt.media}
+    return {digest: medium.nbytes for digest, medium in media.items()}
