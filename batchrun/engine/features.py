@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 512 << 20
 
 # Pixels that go through the vision tower in one call: more would gain nothing and take memory.
-CALL_BYTES = 32 << 20
+CALL_BYTES = 16 << 20
 
 
 class VisionModel(Model, Protocol):

@@ -16,8 +16,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _WAIT = 0.001
-# Two calls of the vision tower: more would only wait there.
-MAX_BYTES = 2**26
+# Another call of the vision tower beside what waits for one: more would only wait there.
+MAX_BYTES = 2**24
 
 
 class Ahead(Generic[T]):
