@@ -23,10 +23,13 @@ def apply(module: nn.Module, device: Device) -> None:
 
 
 def _multiplied(module: nn.Module) -> list[nn.Linear | nn.Embedding]:
-    """The layers that multiply by their weights; among them the embedding of a model that has no
-    other output layer. Looking up a token there takes longer, by less than an output saves."""
+    """The layers that multiply by their weights; among them an embedding that is as wide as what
+    some layer takes, where no output layer has its shape: it is then the output as well. Looking up
+    a token there takes longer, by less than an output saves."""
     parts = module.modules()
     linear = [part for part in parts if isinstance(part, nn.Linear)]
     shapes = {part.weight.shape for part in linear}
+    widths = {width for _, width in shapes}
     embeddings = [part for part in parts if type(part) is nn.Embedding]
-    return [*linear, *(part for part in embeddings if part.weight.shape not in shapes)]
+    outputs = [part for part in embeddings if part.weight.shape[1] in widths]
+    return [*linear, *(part for part in outputs if part.weight.shape not in shapes)]

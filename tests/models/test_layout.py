@@ -51,6 +51,15 @@ def test_an_embedding_that_is_also_the_output_is_a_product(
     assert "model.embed_tokens.weight" in names
 
 
+def test_an_embedding_that_no_layer_takes_whole_is_only_looked_up() -> None:
+    module = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 8), nn.Embedding(50, 24))
+
+    layout.apply(module, CPU)
+    mx.eval(module.parameters())
+
+    assert transposed(module) == {"layers.0.weight", "layers.1.weight"}
+
+
 def test_other_devices_keep_what_is_stored(tiny_model: Callable[..., Path]) -> None:
     assert not transposed(laid_out(tiny_model("llama"), METAL))
 
