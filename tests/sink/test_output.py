@@ -383,7 +383,10 @@ def test_the_format_is_what_was_asked_or_the_ending(
 
 
 @pytest.mark.parametrize("name", ["out", "out.csv", "out.jsonl.gz", "-"])
-def test_an_unknown_ending_says_what_to_do(name: str) -> None:
+def test_an_unknown_ending_says_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder of that name would be an output of many files
     with pytest.raises(UsageError, match=r"\.parquet or \.jsonl.*--format"):
         output_format(Path(name))
 
