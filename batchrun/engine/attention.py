@@ -74,7 +74,7 @@ def attend(
 
 
 class _Part(NamedTuple):
-    """Attention over some of the keys, in the layout (KV heads, rows, queries, ...): `values` are
+    """Attention over some of the keys, in the layout (rows, KV heads, queries, ...): `values` are
     weighted by exp(score - peak) and not yet divided by their `total`."""
 
     values: mx.array
@@ -86,10 +86,10 @@ def _decode(
     queries: mx.array, keys: mx.array, values: mx.array, cache: RingKV, scale: float
 ) -> mx.array:
     folded = _fold(queries * scale, keys.shape[1])
-    own = _part(folded, keys.swapaxes(0, 1), values.swapaxes(0, 1), cache.ring.bias)
+    own = _weigh(_few_scores(folded, keys) + cache.ring.bias, values)
     if cache.ring.groups:
         own = _merge(own, _shared_part(folded, cache))
-    attended = _unfold(own.values / own.total, queries)
+    attended = _unfold(own, queries)
     if fastmath.IS_ON and cache.index == _STARTED_UP_TO:
         mx.async_eval(attended)
     return attended
@@ -99,14 +99,13 @@ def _shared_part(folded: mx.array, cache: RingKV) -> _Part:
     """Attention of every row over its own group's prefix; rows without one get no weight."""
     parts = []
     for group in cache.ring.groups:
-        rows = folded if group.is_everyone else folded[:, group.rows]
+        rows = folded if group.is_everyone else folded[group.rows]
         parts.append(_whole_part(rows, group.layer(cache.index)))
     if len(parts) == 1 and cache.ring.groups[0].is_everyone:
         return parts[0]
     if cache.ring.num_loners:
-        parts.append(_nothing(folded[:, : cache.ring.num_loners], parts[0].values.shape[-1]))
-    together = [mx.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
-    return _Part(*(array[:, cache.ring.group_order] for array in together))
+        parts.append(_nothing(folded[: cache.ring.num_loners], parts[0].values.shape[-1]))
+    return _Part(*(array[cache.ring.group_order] for array in _concatenated(parts)))
 
 
 def _prefill(
@@ -114,15 +113,15 @@ def _prefill(
 ) -> mx.array:
     """Causal attention of the newest tokens over `keys`, and over all of each row's prefix."""
     heads = keys.shape[1]
-    keys, values = keys.swapaxes(0, 1), values.swapaxes(0, 1)
     blocks = []
     for start, block in _query_blocks(queries * scale):
         end = keys.shape[2] - queries.shape[2] + start + block.shape[2]
         folded = _fold(block, heads)
-        part = _part(folded, keys[:, :, :end], values[:, :, :end], _causal_bias(block, heads, end))
+        scores = folded @ keys[:, :, :end].swapaxes(-1, -2) + _causal_bias(block, heads, end)
+        part = _weigh(scores, values[:, :, :end])
         if any(prefix for prefix, _ in cache.groups):
             part = _merge(part, _prefix_part(folded, cache, values.shape[-1]))
-        blocks.append(_unfold(part.values / part.total, block))
+        blocks.append(_unfold(part, block))
     return mx.concatenate(blocks, axis=2) if len(blocks) > 1 else blocks[0]
 
 
@@ -130,12 +129,10 @@ def _prefix_part(folded: mx.array, cache: PrefillKV, size: int) -> _Part:
     """Attention of every row over its own prefix, whose values are of `size`."""
     parts, row = [], 0
     for prefix, count in cache.groups:
-        rows = folded[:, row : row + count]
+        rows = folded[row : row + count]
         parts.append(_whole_part(rows, prefix) if prefix else _nothing(rows, size))
         row += count
-    if len(parts) == 1:
-        return parts[0]
-    return _Part(*(mx.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)))
+    return _concatenated(parts)
 
 
 def _query_blocks(queries: mx.array) -> Iterator[tuple[int, mx.array]]:
@@ -152,17 +149,18 @@ def _causal_bias(block: mx.array, heads: int, end: int) -> mx.array:
     return mx.tile(bias, (block.shape[1] // heads, 1))
 
 
-def _part(folded: mx.array, keys: mx.array, values: mx.array, bias: mx.array) -> _Part:
-    """`folded` (KV heads, rows, queries, size) over keys (KV heads, rows, keys, size)."""
-    return _weigh(folded @ keys.swapaxes(-1, -2) + bias, values)
+def _few_scores(folded: mx.array, keys: mx.array) -> mx.array:
+    """Of far fewer queries than keys, whose place is then first in the product: an OpenBLAS packs
+    both, and the first along its rows."""
+    return (keys @ folded.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
 def _whole_part(folded: mx.array, prefix: PrefixKV | PackedPrefixKV) -> _Part:
     """Every query of every row over the same prefix, all of which is seen."""
-    heads, rows, queries, size = folded.shape
-    together = folded.reshape(heads, rows * queries, size)
+    rows, heads, queries, size = folded.shape
+    together = folded.swapaxes(0, 1).reshape(heads, rows * queries, size)
     part = _weigh(together @ prefix.keys[0].swapaxes(-1, -2), prefix.values[0])
-    return _Part(*(array.reshape(heads, rows, queries, -1) for array in part))
+    return _Part(*(array.reshape(heads, rows, queries, -1).swapaxes(0, 1) for array in part))
 
 
 def _weigh(scores: mx.array, values: mx.array) -> _Part:
@@ -187,13 +185,19 @@ def _merge(one: _Part, other: _Part) -> _Part:
     )
 
 
+def _concatenated(parts: list[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
+    return _Part(*(mx.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
 def _fold(queries: mx.array, heads: int) -> mx.array:
-    """(rows, heads, tokens, size) to (KV heads, rows, heads of each x tokens, size)."""
+    """(rows, heads, tokens, size) to (rows, KV heads, heads of each x tokens, size)."""
     rows, num_heads, tokens, size = queries.shape
-    grouped = queries.reshape(rows, heads, num_heads // heads * tokens, size)
-    return grouped.swapaxes(0, 1)
+    return queries.reshape(rows, heads, num_heads // heads * tokens, size)
 
 
-def _unfold(values: mx.array, queries: mx.array) -> mx.array:
+def _unfold(part: _Part, queries: mx.array) -> mx.array:
+    """The attention in the layout of `queries`."""
     rows, heads, tokens, _ = queries.shape
-    return values.swapaxes(0, 1).reshape(rows, heads, tokens, -1).astype(queries.dtype)
+    return (part.values / part.total).reshape(rows, heads, tokens, -1).astype(queries.dtype)

@@ -101,10 +101,10 @@ class Ring:
     @property
     def bias(self) -> mx.array:
         """0 for the columns that a row sees once its next token is written, HIDDEN for the
-        others: float32 (rows, 1, columns)."""
+        others: float32 (rows, 1, 1, columns)."""
         if self._bias is None:
             bias = np.where(self._seen(None), 0.0, HIDDEN).astype(np.float32)
-            self._bias = mx.array(bias[:, None])
+            self._bias = mx.array(bias[:, None, None])
         return self._bias
 
     def mask(self, window: int | None) -> mx.array:
