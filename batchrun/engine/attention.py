@@ -166,7 +166,7 @@ def _whole_part(folded: mx.array, prefix: PrefixKV | PackedPrefixKV) -> _Part:
 def _weigh(scores: mx.array, values: mx.array) -> _Part:
     peak = mx.max(scores, axis=-1, keepdims=True)
     weights = fastmath.exp_below(scores, peak)
-    return _Part(weights.astype(values.dtype) @ values, peak, mx.sum(weights, -1, keepdims=True))
+    return _Part(weights.astype(values.dtype) @ values, peak, fastmath.total(weights))
 
 
 def _nothing(folded: mx.array, size: int) -> _Part:

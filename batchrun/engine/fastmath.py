@@ -54,47 +54,53 @@ _upstream_silu = nn.silu
 _upstream_gelu_approx = nn.gelu_approx
 
 
-def _exp(x: mx.array) -> mx.array:
-    """e^x for x within _LOWEST and _HIGHEST."""
-    shifted = x * _LOG2_E + _ROUND
-    whole = shifted - _ROUND
-    rest = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
-    # In pairs (Estrin's scheme): MLX fuses expressions only up to a certain depth.
+def _reduce(x: mx.array) -> tuple[mx.array, mx.array]:
+    """r and n of e^x = 2^n e^r, both as float32."""
+    whole = (x * _LOG2_E + _ROUND) - _ROUND
+    return (x - whole * _LN2_HIGH) - whole * _LN2_LOW, whole
+
+
+def _shift(whole: mx.array) -> mx.array:
+    return (whole.astype(mx.int32) + 127) << 23
+
+
+def _raise(rest: mx.array, power: mx.array) -> mx.array:
+    """power e^rest, the series in pairs (Estrin's scheme)."""
     a, b, c, d, e = _SERIES
     square = rest * rest
     series = (a + b * rest) + square * (c + rest * (d + e * rest))
-    power = ((shifted.view(mx.int32) << 23) + (127 << 23)).view(mx.float32)
     return (1.0 + (rest + square * series)) * power
 
 
-def _exp_below(scores: mx.array, peak: mx.array) -> mx.array:
-    return _exp(mx.maximum(scores - peak, _LOWEST))
+def _exp(x: mx.array) -> mx.array:
+    """e^x for x within _LOWEST and _HIGHEST. In several kernels: in one with all of it a compiler
+    no longer works on several numbers at once, which costs more than the memory in between."""
+    rest, whole = _reduced(x)
+    return _raised(rest, _power_bits(whole).view(mx.float32))
 
 
-def _swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    return x * (gate / (1.0 + _exp(_within_range(-gate))))
+def _lower(scores: mx.array, peak: mx.array) -> mx.array:
+    return mx.maximum(scores - peak, _LOWEST)
 
 
 def _within_range(x: mx.array) -> mx.array:
     return mx.minimum(mx.maximum(x, _LOWEST), _HIGHEST)
 
 
-def _gelu_tanh(x: mx.array) -> mx.array:
-    return x / (1.0 + _exp(_within_range(x * (-_GELU_A - _GELU_B * x * x))))
+_reduced = mx.compile(_reduce)
+_power_bits = mx.compile(_shift)
+_raised = mx.compile(_raise)
+_below = mx.compile(_lower)
+_negative_within_range = mx.compile(lambda x: _within_range(-x))
+_gated = mx.compile(lambda gate, x, power: x * (gate / (1.0 + power)))
+_squashed = mx.compile(lambda x, power: x / (1.0 + power))
 
-
-def _gelu_quick(x: mx.array) -> mx.array:
-    return x / (1.0 + _exp(_within_range(-1.702 * x)))
-
-
-_fused_exp_below = mx.compile(_exp_below)
-_fused_swiglu = mx.compile(_swiglu)
-# MLX's names for gelu by tanh and by a sigmoid. In traces of no fixed shape these do not work.
-_FUSED_GELU = {
-    "precise": mx.compile(_gelu_tanh),
-    "tanh": mx.compile(_gelu_tanh),
-    "fast": mx.compile(_gelu_quick),
+# MLX's names for gelu by tanh and by a sigmoid: what of x goes into the exponential.
+_GELU_EXPONENTS = {
+    "precise": mx.compile(lambda x: _within_range(x * (-_GELU_A - _GELU_B * x * x))),
+    "fast": mx.compile(lambda x: _within_range(-1.702 * x)),
 }
+_GELU_EXPONENTS["tanh"] = _GELU_EXPONENTS["precise"]
 
 
 @partial(mx.compile, shapeless=True)
@@ -117,14 +123,22 @@ def exp_below(scores: mx.array, peak: mx.array) -> mx.array:
     """e^(scores - peak) in float32, where no score is above its peak. What would be less than
     1e-38 is about that."""
     if IS_ON:
-        return _fused_exp_below(scores.astype(mx.float32), peak.astype(mx.float32))
+        return _exp(_below(scores.astype(mx.float32), peak.astype(mx.float32)))
     return mx.exp(scores.astype(mx.float32) - peak)
+
+
+def total(weights: mx.array) -> mx.array:
+    """Sums over the last axis, which stays: as a product with ones, four times as fast there as
+    MLX's sum."""
+    if IS_ON:
+        return weights @ mx.ones((weights.shape[-1], 1), weights.dtype)
+    return mx.sum(weights, axis=-1, keepdims=True)
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
     """silu(gate) * x, as mlx-lm's."""
     if gate.dtype == mx.float32 and x.dtype == mx.float32:
-        return _fused_swiglu(gate, x)
+        return _gated(gate, x, _exp(_negative_within_range(gate)))
     return _upstream_swiglu(gate, x)
 
 
@@ -144,11 +158,11 @@ class Gelu(nn.GELU):
     _approx: str
 
     def __call__(self, x: mx.array) -> mx.array:
-        fused = _FUSED_GELU.get(self._approx)
-        if fused is None or x.dtype != mx.float32:
+        exponent = _GELU_EXPONENTS.get(self._approx)
+        if exponent is None or x.dtype != mx.float32:
             upstream: mx.array = super().__call__(x)
             return upstream
-        return fused(x)
+        return _squashed(x, _exp(exponent(x)))
 
 
 def install(model: Model) -> None:

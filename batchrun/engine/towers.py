@@ -136,5 +136,5 @@ def _attend(queries: mx.array, keys: mx.array, values: mx.array, *, scale: float
     for start in range(0, queries.shape[2], block):
         scores = (queries[:, :, start : start + block] * scale) @ turned
         weights = fastmath.exp_below(scores, mx.max(scores, axis=-1, keepdims=True))
-        blocks.append((weights @ values) / mx.sum(weights, axis=-1, keepdims=True))
+        blocks.append((weights @ values) / fastmath.total(weights))
     return blocks[0] if len(blocks) == 1 else mx.concatenate(blocks, axis=2)
