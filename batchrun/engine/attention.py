@@ -150,8 +150,8 @@ def _causal_bias(block: mx.array, heads: int, end: int) -> mx.array:
 
 
 def _few_scores(folded: mx.array, keys: mx.array) -> mx.array:
-    """Of far fewer queries than keys, whose place is then first in the product: an OpenBLAS packs
-    both, and the first along its rows."""
+    """For far fewer queries than keys: keys go first in the product, as an OpenBLAS packs both
+    matrices, and the first along its rows."""
     return (keys @ folded.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 

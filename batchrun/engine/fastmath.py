@@ -4,8 +4,8 @@ e^x = 2^n e^r, where the whole number n goes into the exponent bits, and a polyn
 (Cody and Waite, Software Manual for the Elementary Functions, 1980). Activations that models call
 inside traces of no fixed shape, where MLX cannot look at bits, take MLX's power instead: slower
 than that, and still much faster than its exp. Results above 1e-35 are right to 3e-7 of themselves,
-smaller ones stay small. For inference: gradients are not those of the functions. Off on Metal and
-CUDA.
+smaller ones stay small; those of `Gelu` as far as a float32 argument of an exponential can be. For
+inference: gradients are not those of the functions. Off on Metal and CUDA.
 """
 
 from __future__ import annotations
@@ -54,14 +54,18 @@ _upstream_silu = nn.silu
 _upstream_gelu_approx = nn.gelu_approx
 
 
+# For any shape: MLX would keep a trace of every new one, and look through all of them at each call.
+_compiled = partial(mx.compile, shapeless=True)
+
+
+def _within_range(x: mx.array) -> mx.array:
+    return mx.minimum(mx.maximum(x, _LOWEST), _HIGHEST)
+
+
 def _reduce(x: mx.array) -> tuple[mx.array, mx.array]:
     """r and n of e^x = 2^n e^r, both as float32."""
     whole = (x * _LOG2_E + _ROUND) - _ROUND
     return (x - whole * _LN2_HIGH) - whole * _LN2_LOW, whole
-
-
-def _shift(whole: mx.array) -> mx.array:
-    return (whole.astype(mx.int32) + 127) << 23
 
 
 def _raise(rest: mx.array, power: mx.array) -> mx.array:
@@ -72,44 +76,37 @@ def _raise(rest: mx.array, power: mx.array) -> mx.array:
     return (1.0 + (rest + square * series)) * power
 
 
+_reduced = _compiled(_reduce)
+_raised = _compiled(_raise)
+_power_bits = _compiled(lambda whole: (whole.astype(mx.int32) + 127) << 23)
+_below = _compiled(lambda scores, peak: mx.maximum(scores - peak, _LOWEST))
+_negative_within_range = _compiled(lambda x: _within_range(-x))
+_gated = _compiled(lambda gate, x, power: x * (gate / (1.0 + power)))
+_squashed = _compiled(lambda x, power: x / (1.0 + power))
+
+
 def _exp(x: mx.array) -> mx.array:
-    """e^x for x within _LOWEST and _HIGHEST. In several kernels: in one with all of it a compiler
-    no longer works on several numbers at once, which costs more than the memory in between."""
+    """e^x for x within _LOWEST and _HIGHEST. In several kernels: a compiler does not vectorise one
+    that does it all, which costs more than what is in between costs on its way through memory."""
     rest, whole = _reduced(x)
     return _raised(rest, _power_bits(whole).view(mx.float32))
 
 
-def _lower(scores: mx.array, peak: mx.array) -> mx.array:
-    return mx.maximum(scores - peak, _LOWEST)
-
-
-def _within_range(x: mx.array) -> mx.array:
-    return mx.minimum(mx.maximum(x, _LOWEST), _HIGHEST)
-
-
-_reduced = mx.compile(_reduce)
-_power_bits = mx.compile(_shift)
-_raised = mx.compile(_raise)
-_below = mx.compile(_lower)
-_negative_within_range = mx.compile(lambda x: _within_range(-x))
-_gated = mx.compile(lambda gate, x, power: x * (gate / (1.0 + power)))
-_squashed = mx.compile(lambda x, power: x / (1.0 + power))
-
 # MLX's names for gelu by tanh and by a sigmoid: what of x goes into the exponential.
 _GELU_EXPONENTS = {
-    "precise": mx.compile(lambda x: _within_range(x * (-_GELU_A - _GELU_B * x * x))),
-    "fast": mx.compile(lambda x: _within_range(-1.702 * x)),
+    "precise": _compiled(lambda x: _within_range(x * (-_GELU_A - _GELU_B * x * x))),
+    "fast": _compiled(lambda x: _within_range(-1.702 * x)),
 }
 _GELU_EXPONENTS["tanh"] = _GELU_EXPONENTS["precise"]
 
 
-@partial(mx.compile, shapeless=True)
+@_compiled
 def _silu(x: mx.array) -> mx.array:
     power = _within_range(-x)
     return x / (1.0 + mx.power(_E, power) * (1.0 + _SHORT_OF_E * power))
 
 
-@partial(mx.compile, shapeless=True)
+@_compiled
 def _gelu_approx(x: mx.array) -> mx.array:
     # A float32 exponent would be off by up to 8e-6 where e^x is large.
     wide = x.astype(mx.float64)
@@ -128,7 +125,7 @@ def exp_below(scores: mx.array, peak: mx.array) -> mx.array:
 
 
 def total(weights: mx.array) -> mx.array:
-    """Sums over the last axis, which stays: as a product with ones, four times as fast there as
+    """Sums over the last axis, which stays. On a CPU a product with ones is four times as fast as
     MLX's sum."""
     if IS_ON:
         return weights @ mx.ones((weights.shape[-1], 1), weights.dtype)

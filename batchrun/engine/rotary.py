@@ -66,7 +66,8 @@ def _turn(x: mx.array, y: mx.array, cos: mx.array, sin: mx.array) -> tuple[mx.ar
     return x * cos - y * sin, x * sin + y * cos
 
 
-_turned = mx.compile(_turn)
+# For any shape: see fastmath.
+_turned = mx.compile(_turn, shapeless=True)
 
 
 class _Kept(nn.Module):

@@ -28,14 +28,15 @@ class Patches(nn.Module):
     def __call__(self, x: mx.array) -> mx.array:
         features, *kernel, channels = self.weight.shape
         patches = _cut(x, kernel)
-        weight = self.weight.reshape(features, prod(kernel) * channels)
+        weight = mx.moveaxis(self.weight, -1, 1).reshape(features, channels * prod(kernel))
         projected = patches @ weight.T
         return projected + self.bias if "bias" in self else projected
 
 
 def _cut(x: mx.array, kernel: list[int]) -> mx.array:
-    """(B, *sizes, channels) to (B, *(sizes / kernel), numbers of a patch); what is left over at
-    the ends is dropped, as a convolution does."""
+    """(B, *sizes, channels) to (B, *(sizes / kernel), numbers of a patch), channel by channel, as
+    processors give them: Qwen's patches come as they are. What is left over at the ends is dropped,
+    as a convolution does."""
     batch, *sizes, channels = x.shape
     counts = [size // width for size, width in zip(sizes, kernel, strict=True)]
     whole = tuple(slice(count * width) for count, width in zip(counts, kernel, strict=True))
@@ -43,8 +44,8 @@ def _cut(x: mx.array, kernel: list[int]) -> mx.array:
     split = [number for pair in zip(counts, kernel, strict=True) for number in pair]
     x = x.reshape(batch, *split, channels)
     dims = len(kernel)
-    order = [0, *range(1, 2 * dims, 2), *range(2, 2 * dims + 1, 2), 2 * dims + 1]
-    return x.transpose(order).reshape(batch, *counts, prod(kernel) * channels)
+    order = [0, *range(1, 2 * dims, 2), 2 * dims + 1, *range(2, 2 * dims + 1, 2)]
+    return x.transpose(order).reshape(batch, *counts, channels * prod(kernel))
 
 
 def install(module: nn.Module) -> None:
