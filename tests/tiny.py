@@ -98,6 +98,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "full_attn_idxs": [1, 3],
         "tie_word_embeddings": True,
     },
+    # A layer has a nested cache, of attention and of recurrent state.
+    "falcon_h1": {
+        "model_type": "falcon_h1",
+        "head_dim": 16,
+        "mamba_d_head": 16,
+        "mamba_d_ssm": 64,
+        "mamba_d_state": 16,
+        "mamba_n_heads": 4,
+        "attention_in_multiplier": 1.0,
+        "key_multiplier": 1.0,
+        "lm_head_multiplier": 1.0,
+        "embedding_multiplier": 1.0,
+    },
     "qwen3_next": {
         "model_type": "qwen3_next",
         **_MOE,

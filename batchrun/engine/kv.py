@@ -150,12 +150,14 @@ class PrefillCaches:
 
 
 class DecodeCaches:
-    """The caches of the rows that are being decoded, in batch order."""
+    """The caches of the rows that are being decoded, in batch order. With `shares_short` they share
+    also prefixes that are too short for that to save time."""
 
-    def __init__(self, *, max_rows: int, traits: CacheTraits):
+    def __init__(self, *, max_rows: int, traits: CacheTraits, shares_short: bool = False):
         self.layers: list[Any] = []
         self.ring = Ring(max_rows, is_attended=traits.shares)
         self._traits = traits
+        self._shares_short = shares_short
 
     @property
     def nbytes(self) -> int:
@@ -214,8 +216,10 @@ class DecodeCaches:
 
     def _shared(self, prefix: PrefixState | None) -> PrefixState | None:
         """`prefix` if its rows share one copy of it."""
-        is_shared = prefix and self._traits.shares and is_worth_sharing(prefix.length)
-        return prefix if is_shared else None
+        if prefix is None or not self._traits.shares:
+            return None
+        is_worth_it = self._shares_short or is_worth_sharing(prefix.length)
+        return prefix if is_worth_it else None
 
     def begin_step(self) -> None:
         """Before the model takes one more token of every row."""

@@ -84,13 +84,13 @@ PrefixGroup = tuple[PrefixKV | None, int]
 
 class PrefillKV:
     """One layer's keys and values of prompts in prefill, each row after a prefix or none: `groups`
-    are the prefixes of as many rows each, in order, by default one row without.
+    are the prefixes of as many rows each, in order.
 
     `keys` and `values` (rows, KV heads, tokens, size) are the rows' own, padded on the right;
     causality hides the padding from the real tokens.
     """
 
-    def __init__(self, groups: Many[PrefixGroup] = ((None, 1),)):
+    def __init__(self, groups: Many[PrefixGroup]):
         self.groups = groups
         self.keys: mx.array | None = None
         self.values: mx.array | None = None

@@ -106,7 +106,7 @@ class Prefill:
             prefix = first.prompt.prefix
             missing = self._pool.missing(prefix)
             if not missing:
-                self._states[id(prefix)] = self._pool.get(prefix) if prefix else None
+                self._states[id(prefix)] = self._pool.get(prefix)
                 self._firsts.pop()
                 continue
             if self._job is None and (fed := self._compute_together(max_tokens)):

@@ -8,11 +8,12 @@ knows of shared prefixes. A small trial at start tells, and costs a few tokens' 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import RotatingKVCache
+from mlx_lm.models.cache import CacheList, RotatingKVCache
 
 from batchrun.engine import kvbits
 from batchrun.engine.budget import LayerCost
@@ -85,12 +86,12 @@ def probe(model: Model, kv_bits: int | None = None) -> Traits:
             f"the model cannot run even one row alone ({type(error).__name__}: {error});"
             " choose another, or a newer mlx-lm"
         ) from error
-    unbatchable = _why_not(model, PREFIX[:0], shares=False)
+    unbatchable = _why_not(model, [], shares=False)
     unshareable = unbatchable or _why_not(model, PREFIX, shares=True)
     unmixable = unshareable or _why_not(model, PREFIX, shares=True, mixed=True)
     bits = None if unbatchable else kv_bits
     filled = _filled(model)
-    costs = tuple(_cost(cache, bits, is_shared=not unshareable) for cache in filled)
+    costs = tuple(_costs(filled, bits, is_shared=not unshareable))
     unpackable = _unpackable(filled) if bits else unbatchable
     return Traits(alone.shape[-1], costs, unbatchable, unshareable, unmixable, unpackable)
 
@@ -139,14 +140,14 @@ def _logits_together(
     model: Model, prefix: list[int], *, shares: bool, mixed: bool
 ) -> tuple[mx.array, int, bool]:
     """The last logits of LONG and SHORT after `prefix` and of LONER, in one batch; how many
-    layers' attention knew of the prefix, and whether one asked for a window."""
+    layers' attention was ours in decoding, and whether one asked for a window."""
     traits = CacheTraits(shares=shares)
     state = None
     if prefix:
         base = PrefixCaches(model, None, traits)
         _run(model, [prefix], base.layers, [0])
         state = base.state(len(prefix))
-    caches = DecodeCaches(max_rows=3, traits=traits)
+    caches = DecodeCaches(max_rows=3, traits=traits, shares_short=True)
     pair = [(SHORT, state), (LONG, state)]
     if mixed:
         caches.extend(_prefilled(model, [*pair, (LONER, None)], traits), [1, 0, 2])
@@ -193,6 +194,15 @@ def _unpackable(caches: list[Any]) -> str | None:
         return "no layer keeps all its keys and values"
     odd = sorted({size for size in sizes if kvbits.group_size(size) is None})
     return f"heads of {odd[0]} numbers are not a multiple of 32" if odd else None
+
+
+def _costs(caches: list[Any], kv_bits: int | None, *, is_shared: bool) -> Iterator[LayerCost]:
+    """Of every cache, and of those that nested ones are made of: these are never ours."""
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            yield from _costs(cache.caches, None, is_shared=False)
+        else:
+            yield _cost(cache, kv_bits, is_shared=is_shared)
 
 
 def _cost(cache: Any, kv_bits: int | None, *, is_shared: bool) -> LayerCost:

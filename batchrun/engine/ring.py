@@ -30,7 +30,7 @@ HIDDEN = -1e30
 
 class OwnMask(str):
     """Stands for `Ring.bias` where the attention is ours. It is no array: models cut arrays to the
-    number of keys that they expect, and it could not be told any more what they say."""
+    number of keys that they expect, and nobody could say any more which mask had been meant."""
 
     __slots__ = ()
 
@@ -172,14 +172,13 @@ class Ring:
         return seen
 
     def _regroup(self) -> None:
-        members: dict[int, list[int]] = {}
+        members: dict[PrefixState, list[int]] = {}
         loners: list[int] = []
         for row, state in enumerate(self._prefixes):
-            (members.setdefault(id(state), []) if state else loners).append(row)
+            (members.setdefault(state, []) if state else loners).append(row)
         self.groups = [
             Group(state, mx.array(rows, dtype=mx.int32), len(rows) == self.rows)
-            for rows in members.values()
-            if (state := self._prefixes[rows[0]])
+            for state, rows in members.items()
         ]
         self.num_loners = len(loners)
         order = np.argsort([row for rows in [*members.values(), loners] for row in rows])

@@ -100,10 +100,11 @@ class PrefixPool:
         if base is not None:
             seconds = self._kept[_key(prefix.parent)].seconds
         found = self._find(prefix.token_ids)
-        if found is not None and found.length > (base.length if base else 0):
-            loaded = self._load(found, base.length if base else 0)
+        num_kept = base.length if base else 0
+        if found is not None and found.length > num_kept:
+            loaded = self._load(found, num_kept)
             if loaded is not None:
-                num_read = loaded.length - (base.length if base else 0)
+                num_read = loaded.length - num_kept
                 base, seconds = loaded, found.seconds_saved
         start = base.length if base else 0
         length = len(prefix.token_ids) - start

@@ -42,7 +42,8 @@ def stored(folder: Path) -> list[Stored]:
     """One for each model, by name."""
     with _opened(folder) as index:
         entries = [] if index is None else index.entries()
-    return [_stored(list(group)) for _, group in groupby(entries, key=lambda entry: entry.model)]
+    by_name = groupby(entries, key=lambda entry: (entry.model_name, entry.model))
+    return [_stored(list(group)) for _, group in by_name]
 
 
 def verify(folder: Path, *, fix: bool) -> Iterator[tuple[Path, str | None]]:
@@ -105,7 +106,7 @@ def _of_model(entries: list[Entry], name: str) -> list[Entry]:
 def _remove(folder: Path, index: Index, uses: Sequence[Use]) -> Removed:
     with index.writing():
         removed = upkeep.remove(folder, index, uses)
-    return Removed(removed, sum(use.nbytes for use in uses))
+    return Removed(len(removed), sum(use.nbytes for use in removed))
 
 
 def _remove_damaged_index(folder: Path) -> None:

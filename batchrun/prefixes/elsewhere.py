@@ -64,7 +64,7 @@ class Elsewhere:
         if not self._is_usable:
             return None
         most = count(tokens)
-        lengths = {kept.length for kept in list(self._kept.values())}
+        lengths = {kept.length for kept in self._kept.values()}
         for length in sorted(lengths, reverse=True):
             if longer_than < length <= most:
                 kept = self._kept.get(key_of(hashes, tokens, length))

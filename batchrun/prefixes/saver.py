@@ -66,7 +66,7 @@ class Saver:
 
     def has_room_for(self, nbytes: int) -> bool:
         """Whether so much more may wait in memory."""
-        return self._pending + nbytes <= _PENDING_BYTES
+        return self.is_alive and self._pending + nbytes <= _PENDING_BYTES
 
     def save(self, draft: Draft) -> None:
         """Writes it soon."""
@@ -106,12 +106,13 @@ class Saver:
             self._note(f"A prefix was not saved: little is free on the disk of {self._folder}")
         elif self._to_evict(entry, index) is not None:
             files.make_private(self._folder / entry.model)
-            self._write(entry, draft, index)
-            self._share(entry, draft)
+            if self._write(entry, draft, index):
+                self._share(entry, draft)
         with self._lock:
             self._pending -= len(draft.data)
 
-    def _write(self, entry: Entry, draft: Draft, index: Index) -> None:
+    def _write(self, entry: Entry, draft: Draft, index: Index) -> bool:
+        """Whether it was still wanted: another process may have been quicker."""
         with files.temporary(self._folder / entry.model) as file:
             file.write(draft.data)
             file.flush()
@@ -119,14 +120,15 @@ class Saver:
             with index.writing():  # the file gets its name in it, or others would sweep it
                 gone = self._to_evict(entry, index)
                 if gone is None:
-                    return
+                    return False
                 upkeep.remove(self._folder, index, gone)
                 files.finish(file, files.path_of(self._folder, entry.model, entry.key))
                 index.add(entry, is_trimmable=draft.is_trimmable)
+        return True
 
     def _share(self, entry: Entry, draft: Draft) -> None:
-        path = files.path_of(self._folder, entry.model, entry.key)
-        if self._elsewhere is not None and path.exists():
+        if self._elsewhere is not None:
+            path = files.path_of(self._folder, entry.model, entry.key)
             self._elsewhere.put(entry, path, is_trimmable=draft.is_trimmable)
 
     def _to_evict(self, entry: Entry, index: Index) -> list[Use] | None:

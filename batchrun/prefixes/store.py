@@ -95,10 +95,7 @@ class PrefixStore:
         except sqlite3.Error as error:
             self._give_up(error)
             return None
-        found = self._longer_elsewhere(tokens, found)
-        if found is None or found.key in self._not_loadable:
-            return None
-        return found
+        return self._longer_elsewhere(tokens, found)
 
     def load(self, found: Found) -> list[Any] | None:
         """Fresh caches, one per layer, that hold `found.length` tokens of one sequence, in memory.
@@ -153,7 +150,8 @@ class PrefixStore:
         options += [(common_length(tokens, e.tokens), e) for e in index.sharing(hashes)]
         options.sort(key=lambda option: (-option[0], option[1].nbytes))
         for length, entry in options:
-            if entry.is_consistent:
+            if entry.is_consistent and entry.key not in self._not_loadable:
+                self._not_here.pop(entry.key, None)  # it has come in the meantime
                 seconds = entry.seconds * length / entry.length
                 return Found(entry.key, entry.digest, length, entry.length, entry.nbytes, seconds)
         return None
@@ -164,7 +162,7 @@ class PrefixStore:
             return found
         length = found.length if found else 0
         kept = self._elsewhere.longest(chain(self._model, tokens), tokens, length)
-        if kept is None:
+        if kept is None or kept.key in self._not_loadable:
             return found
         self._not_here[kept.key] = (kept, tokens)
         return Found(kept.key, kept.digest, kept.length, kept.length, kept.nbytes, kept.seconds)

@@ -40,16 +40,16 @@ def sweep(folder: Path, index: Index) -> None:
         remove(folder, index, bad)
 
 
-def remove(folder: Path, index: Index, uses: Iterable[Use]) -> int:
-    """To be called within `index.writing`; returns how many were still there.
+def remove(folder: Path, index: Index, uses: Iterable[Use]) -> list[Use]:
+    """To be called within `index.writing`; returns those that were still there.
 
     Raises sqlite3.Error.
     """
-    removed = 0
+    removed = []
     for use in uses:
         if index.remove(use.key, use.digest):
             files.discard(files.path_of(folder, use.model, use.key))
-            removed += 1
+            removed.append(use)
     return removed
 
 

@@ -111,6 +111,24 @@ def test_one_under_the_name_of_another_is_not_used(bucket: Bucket, tmp_path: Pat
     assert "holds other tokens" in store.notes[0]
 
 
+def test_one_that_cannot_be_used_hides_no_shorter_one_that_is_here(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    saved(tmp_path / "one", bucket, prompt(100))
+    (key,) = bucket.names()
+    saved(tmp_path / "one", bucket, prompt(100, first=8))
+    (other,) = set(bucket.names()) - {key}
+    data = bucket.get(other)
+    named = key.partition("-")[0] + "-" + other.partition("-")[2]
+    bucket.clear()
+    saved(tmp_path / "two", bucket, prompt(80))
+    bucket.put(named, data)
+    with machine(tmp_path / "two", bucket) as store:
+        assert loaded(store, prompt(100)) is None
+        found = store.find(prompt(100))
+        assert found is not None and found.length == 80
+
+
 def test_one_that_is_gone_by_now_is_computed_again(bucket: Bucket, tmp_path: Path) -> None:
     saved(tmp_path / "one", bucket, prompt(100))
     with machine(tmp_path / "two", bucket) as store:
