@@ -1,6 +1,7 @@
 """Counts rows and tokens, and sums the time of each phase, while the run goes on.
 
-Rows answered by an earlier run count as reused: their tokens and time are not this run's.
+Rows that an earlier run answered, or that ask the same as another row of this one, count as reused:
+no tokens or time of this run are theirs.
 """
 
 from __future__ import annotations

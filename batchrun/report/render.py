@@ -96,6 +96,8 @@ def _figures(summary: Summary) -> list[str]:
         lines.append(_labelled("correct", _right(summary.evaluation)))
     if summary.batch.mean_running is not None:
         lines.append(_batch(summary))
+    if summary.prompt_tokens.disk:
+        lines.append(_from_disk(summary))
     if summary.device:
         lines.append(_machine(summary))
     return lines
@@ -137,15 +139,22 @@ def _right(evaluation: Evaluation) -> str:
 def _batch(summary: Summary) -> str:
     batch = summary.batch
     media = summary.media
+    found = " (auto)" if summary.configuration["max_num_seqs"] is None else ""
     retries = f", {_count(batch.retries)} retries" if batch.retries else ""
     encoded = (
         f"; {_count(media.encoded)} of {_count(media.used)} media encoded" if media.used else ""
     )
     return _labelled(
         "batch",
-        f"{_decimal(batch.mean_running)} of {batch.max_num_seqs} rows a decode step,"
+        f"{_decimal(batch.mean_running)} of {batch.max_num_seqs}{found} rows a decode step,"
         f" {batch.peak_running} at most{retries}{encoded}",
     )
+
+
+def _from_disk(summary: Summary) -> str:
+    tokens = summary.prompt_tokens
+    text = f"{_count(tokens.disk)} of the cached tokens came from there"
+    return _labelled("disk", f"{text}, about {_decimal(tokens.seconds_saved)} s of prefill saved")
 
 
 def _machine(summary: Summary) -> str:

@@ -20,8 +20,9 @@ Status = Literal["completed", "completed_with_failures", "stopped", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class RequestCounts:
-    """Rows. `completed` have an answer, `reused` of them from an earlier run. `total` and `not_run`
-    are None when the run ended before the input was read to its end."""
+    """Rows. `completed` have an answer, `reused` of them that of an earlier run or of another row
+    which asks the same. `total` and `not_run` are None when the run ended before the input was read
+    to its end."""
 
     total: int | None
     completed: int

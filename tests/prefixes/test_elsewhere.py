@@ -126,7 +126,8 @@ def test_one_that_cannot_be_used_hides_no_shorter_one_that_is_here(
     with machine(tmp_path / "two", bucket) as store:
         assert loaded(store, prompt(100)) is None
         found = store.find(prompt(100))
-        assert found is not None and found.length == 80
+        assert found is not None
+        assert found.length == 80
 
 
 def test_one_that_is_gone_by_now_is_computed_again(bucket: Bucket, tmp_path: Path) -> None:

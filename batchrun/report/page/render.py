@@ -111,7 +111,8 @@ def _cards(report: Report) -> list[Card]:
     of_total = f"of {words.count(counts['total'])}" if counts["total"] is not None else ""
     cards = [Card("rows answered", words.count(counts["completed"]), of_total)]
     if counts["reused"]:
-        cards.append(Card("reused", words.count(counts["reused"]), "from earlier runs"))
+        note = "as a run before or another row answered"
+        cards.append(Card("reused", words.count(counts["reused"]), note))
     cards.append(Card("rows failed", words.count(counts["failed"])))
     if counts["not_run"]:
         cards.append(Card("rows not run", words.count(counts["not_run"])))
