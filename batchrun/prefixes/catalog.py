@@ -16,7 +16,7 @@ from pathlib import Path
 from batchrun.errors import RunError, UsageError
 from batchrun.prefixes import files, upkeep
 from batchrun.prefixes.eviction import to_evict
-from batchrun.prefixes.index import NAME, Damaged, Entry, Index, Use, remove_index
+from batchrun.prefixes.index import NAME, Damaged, Entry, Index, Use, is_damage, remove_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ def stored(folder: Path) -> list[Stored]:
     """One for each model, by name."""
     with _opened(folder) as index:
         entries = [] if index is None else index.entries()
+    entries = [entry for entry in entries if entry.is_consistent]
     by_name = groupby(entries, key=lambda entry: (entry.model_name, entry.model))
     return [_stored(list(group)) for _, group in by_name]
 
@@ -112,7 +113,8 @@ def _remove(folder: Path, index: Index, uses: Sequence[Use]) -> Removed:
 def _remove_damaged_index(folder: Path) -> None:
     try:
         if (folder / NAME).exists():
-            Index(folder).close()
+            with closing(Index(folder)) as index:
+                index.check()
     except Damaged:
         remove_index(folder)
 
@@ -132,9 +134,9 @@ def _opened(folder: Path) -> Iterator[Index | None]:
 def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
-    except Damaged as error:
-        raise RunError(
-            f"the index in {folder} is damaged ({error}); start over with batchrun cache clear"
-        ) from error
     except (OSError, sqlite3.Error) as error:
+        if is_damage(error):
+            raise RunError(
+                f"the index in {folder} is damaged ({error}); start over with batchrun cache clear"
+            ) from error
         raise RunError(f"cannot use the prefixes in {folder} ({error}); see who owns it") from error

@@ -21,6 +21,8 @@ from batchrun.prefixes.blocks import BLOCK_TOKENS, chain, count, key_of
 NAME = "prefixes.sqlite"
 _BUSY_SECONDS = 5.0
 _RETRY_SECONDS = 0.01
+# Bytes, uses, seconds, and seconds since the epoch, as far as people can be shown them.
+_MOST = 1e11
 
 # Of the entries that share their last common block with a prompt, how many are compared with it.
 _NUM_COMPARED = 8
@@ -50,10 +52,15 @@ class Entry(Use):
 
     @property
     def is_consistent(self) -> bool:
-        """Whether its tokens are those that it is named after."""
-        if count(self.tokens) != self.length:
+        """Whether its tokens are those that it is named after, and its figures can be true."""
+        if count(self.tokens) != self.length or not self._is_in_range:
             return False
         return key_of(chain(self.model, self.tokens), self.tokens, self.length) == self.key
+
+    @property
+    def _is_in_range(self) -> bool:
+        figures = (self.nbytes, self.hits, self.seconds, self.last_use)
+        return all(0 <= figure < _MOST for figure in figures)
 
 
 class Damaged(sqlite3.DatabaseError):
@@ -82,7 +89,7 @@ class Index:
             version = self._value("PRAGMA user_version")
             if version == 0:
                 self._db.executescript(sql.CREATE)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if is_damage(error):
                 raise Damaged(str(error)) from error
             raise
@@ -103,6 +110,19 @@ class Index:
 
     def close(self) -> None:
         self._db.close()
+
+    def check(self) -> None:
+        """Reads all of it; raises Damaged where something is wrong."""
+        try:
+            self.entries()
+            self._value(sql.NUM_BLOCKS)
+            fault = self._value("PRAGMA integrity_check")
+        except sqlite3.DatabaseError as error:
+            if is_damage(error):
+                raise Damaged(str(error)) from error
+            raise
+        if fault != "ok":
+            raise Damaged(fault)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -185,7 +205,11 @@ def _make_private(path: Path) -> None:
 
 def is_damage(error: Exception) -> bool:
     """Whether the file's content is at fault, not the disk, its permissions or its use."""
-    return type(error) is sqlite3.DatabaseError
+    if isinstance(error, sqlite3.OperationalError):
+        # Our statements are right: a table is missing, or text is none, which comes without a code.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        return bool(code == sqlite3.SQLITE_ERROR)
+    return type(error) in (sqlite3.DatabaseError, Damaged, UnicodeDecodeError)
 
 
 def remove_index(folder: Path) -> None:

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from batchrun.prefixes import files, upkeep
 from batchrun.prefixes.elsewhere import Elsewhere
 from batchrun.prefixes.eviction import to_evict
-from batchrun.prefixes.index import Entry, Index, Use
+from batchrun.prefixes.index import Entry, Index, Use, is_damage, remove_index
 
 _PENDING_BYTES = 1 << 30
 _CLOSE_SECONDS = 30.0
@@ -98,6 +98,9 @@ class Saver:
         except (OSError, sqlite3.Error, MemoryError) as error:
             self._note(f"Prefixes are not saved any more in {self._folder}: {reason(error)}")
             self._jobs = SimpleQueue()
+            if is_damage(error):
+                with suppress(OSError):
+                    remove_index(self._folder)  # the next run has a new one
 
     def _save(self, draft: Draft, index: Index) -> None:
         digest = hashlib.sha256(draft.data).hexdigest()

@@ -55,6 +55,7 @@ SELECT {_ENTRY} FROM entries
 WHERE key IN (SELECT key FROM blocks WHERE hash = ? ORDER BY nbytes LIMIT ?)
 ORDER BY nbytes
 """
+NUM_BLOCKS = "SELECT COUNT(*) FROM blocks"
 HAS_ENTRY = "SELECT EXISTS (SELECT 1 FROM entries WHERE key = ?)"
 ADD_ENTRY = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 ADD_BLOCK = "INSERT INTO blocks VALUES (?, ?, ?)"

@@ -255,6 +255,69 @@ def test_an_index_damaged_inside_costs_this_run_its_use(tmp_path: Path) -> None:
         assert store.notes == []
 
 
+def _garble_schema(index: Path) -> None:
+    data = bytearray(index.read_bytes())
+    data[data.find(b"CREATE TABLE entries") + 8] = 0xB3
+    index.write_bytes(data)
+
+
+def _garble_digest(index: Path) -> None:
+    with sqlite3.connect(index) as db:
+        ((digest,),) = db.execute("SELECT digest FROM entries")
+    data = index.read_bytes()
+    assert digest.encode() in data
+    index.write_bytes(data.replace(digest.encode(), b"\xff" + digest.encode()[1:]))
+
+
+def _drop_a_table(index: Path) -> None:
+    with sqlite3.connect(index) as db:
+        db.execute("DROP TABLE blocks")
+
+
+def _ruin_a_page(index: Path) -> None:
+    data = bytearray(index.read_bytes())
+    data[4096:8192] = b"\xff" * 4096
+    index.write_bytes(data)
+
+
+def _exaggerate(index: Path) -> None:
+    with sqlite3.connect(index) as db:
+        db.execute("UPDATE entries SET seconds = 9e999, last_use = 9e999")
+
+
+HARMS = [_garble_schema, _garble_digest, _drop_a_table, _ruin_a_page, _exaggerate]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_harmed_index_heals_by_itself(harm: Callable[[Path], None], tmp_path: Path) -> None:
+    saved(tmp_path, ONE)
+    _folded(tmp_path)
+    harm(tmp_path / NAME)
+    with opened(tmp_path) as store:
+        assert loaded(store, ONE) in (None, ONE)
+        store.save(TWO, kv_caches(TWO), 1.0)
+    saved(tmp_path, TWO)
+    with opened(tmp_path) as store:
+        assert loaded(store, TWO) == TWO
+        assert store.notes == []
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_harmed_index_can_be_cleared(harm: Callable[[Path], None], tmp_path: Path) -> None:
+    saved(tmp_path, ONE)
+    _folded(tmp_path)
+    harm(tmp_path / NAME)
+    catalog.clear(tmp_path, None)
+    assert entry_files(tmp_path) == []
+    assert catalog.stored(tmp_path) == []
+
+
+def _folded(folder: Path) -> None:
+    """What SQLite keeps beside the index goes into it."""
+    with sqlite3.connect(folder / NAME) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
 @pytest.mark.parametrize("what", ["a file", "an index that is a folder", "below a file"])
 def test_a_folder_that_cannot_be_one(what: str, tmp_path: Path) -> None:
     folder = tmp_path / "prefixes"
