@@ -67,6 +67,8 @@ def media_root(value: str | Path | None) -> Path | str | None:
 
 def prefix_cache(value: str | Path | None) -> tuple[Path | None, str | None]:
     """The folder here, and the URL that it stands for, if it does."""
+    if value == "":
+        raise UsageError('--prefix-cache-dir "": name a folder, or leave it out')
     named = None if value is None else remote.given(str(value))
     if named is None or not remote.is_url(named):
         return None if named is None else Path(named), None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from batchrun import values
 from batchrun.config import ClusterConfig, MediaConfig, ModelConfig, RunConfig, SourceConfig
 from batchrun.errors import UsageError
 from batchrun.flags import Flags
@@ -162,6 +163,11 @@ def test_sizes(given: int | str, nbytes: int, rows: Path, output: Path) -> None:
     config = Flags(prefix_cache_size=given).run_config([rows], output)
 
     assert config.prefix_cache_bytes == nbytes
+
+
+def test_a_prefix_cache_without_a_name_is_not_the_current_folder() -> None:
+    with pytest.raises(UsageError, match="name a folder"):
+        values.prefix_cache("")
 
 
 def test_no_prefix_cache_is_one_of_no_bytes(rows: Path, output: Path) -> None:
