@@ -87,6 +87,8 @@ def _print(name: str, ideal: float, real: float) -> None:
 
 def _products(model: models.LoadedModel) -> Products:
     modules = model.modules()
+    if not any(isinstance(part, nn.Embedding) for part in modules):
+        raise click.UsageError("weights stay quantised here, and their products are not these")
     linear = sum(part.weight.size for part in modules if isinstance(part, nn.Linear))
     # Tied embeddings give the logits; an lm_head is among the linear layers already.
     tied = max(part.weight.size for part in modules if isinstance(part, nn.Embedding))
