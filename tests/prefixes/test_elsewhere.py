@@ -96,7 +96,8 @@ def test_a_damaged_one_is_computed_again(bucket: Bucket, tmp_path: Path) -> None
     assert entry_files(tmp_path / "two") == []
 
 
-def test_one_under_the_name_of_another_is_not_used(bucket: Bucket, tmp_path: Path) -> None:
+def _put_under_a_wrong_name(bucket: Bucket, tmp_path: Path) -> None:
+    """All that is in the bucket then says that it is of `prompt(100)`, and is not."""
     saved(tmp_path / "one", bucket, prompt(100))
     (key,) = bucket.names()
     saved(tmp_path / "one", bucket, prompt(100, first=8))
@@ -105,6 +106,10 @@ def test_one_under_the_name_of_another_is_not_used(bucket: Bucket, tmp_path: Pat
     named = key.partition("-")[0] + "-" + other.partition("-")[2]
     bucket.clear()
     bucket.put(named, data)
+
+
+def test_one_under_the_name_of_another_is_not_used(bucket: Bucket, tmp_path: Path) -> None:
+    _put_under_a_wrong_name(bucket, tmp_path)
     with machine(tmp_path / "two", bucket) as store:
         assert loaded(store, prompt(100)) is None
         assert store.find(prompt(100)) is None
@@ -114,15 +119,8 @@ def test_one_under_the_name_of_another_is_not_used(bucket: Bucket, tmp_path: Pat
 def test_one_that_cannot_be_used_hides_no_shorter_one_that_is_here(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    saved(tmp_path / "one", bucket, prompt(100))
-    (key,) = bucket.names()
-    saved(tmp_path / "one", bucket, prompt(100, first=8))
-    (other,) = set(bucket.names()) - {key}
-    data = bucket.get(other)
-    named = key.partition("-")[0] + "-" + other.partition("-")[2]
-    bucket.clear()
+    _put_under_a_wrong_name(bucket, tmp_path)
     saved(tmp_path / "two", bucket, prompt(80))
-    bucket.put(named, data)
     with machine(tmp_path / "two", bucket) as store:
         assert loaded(store, prompt(100)) is None
         found = store.find(prompt(100))
