@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Lock
+from time import monotonic
 
 from batchrun.errors import RowError
 from batchrun.prepare.media.decoded import Decoded, num_bytes
@@ -22,6 +23,16 @@ _THREADS = 8
 _AHEAD_BYTES = 2**29
 _KEPT_BYTES = 2**27
 _MAX_KEPT = 64
+_HOLDS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Named:
+    """What rows call a medium, and its identity, which is not looked at again before `until`."""
+
+    name: tuple[object, ...]
+    identity: Hashable
+    until: float
 
 
 @dataclass(eq=False, slots=True)
@@ -67,6 +78,7 @@ class MediaLoader:
         self._kept_bytes = kept_bytes
         self._recent: OrderedDict[Hashable, _Job] = OrderedDict()
         self._lock = Lock()
+        self._latest: _Named | None = None
 
     def start(self, media: list[Reference]) -> Loading:
         """Begin to load a row's media."""
@@ -96,7 +108,7 @@ class MediaLoader:
 
     def _job(self, medium: Reference) -> _Job | MediaFault:
         try:
-            identity = self._reader.identity(medium)
+            identity = self._identity(medium)
         except MediaFault as fault:
             return fault.bare()
         with self._lock:
@@ -125,6 +137,16 @@ class MediaLoader:
             return decoded
 
         job.result = self._workers.submit(read)
+
+    def _identity(self, medium: Reference) -> Hashable:
+        """The latest one holds for a moment: with several questions on an image, each further look
+        at the disk would only be a wait for Python's lock."""
+        latest, now = self._latest, monotonic()
+        name = (medium.kind, medium.value, medium.root)
+        if latest is None or latest.name != name or now >= latest.until:
+            latest = _Named(name, self._reader.identity(medium), now + _HOLDS_SECONDS)
+            self._latest = latest
+        return latest.identity
 
     def _finished(self, job: _Job | MediaFault) -> Decoded | MediaFault:
         if isinstance(job, MediaFault):

@@ -15,6 +15,7 @@ from PIL import Image
 from batchrun.errors import RowError
 from batchrun.models.processor import Picture
 from batchrun.prepare.media import Limits, MediaLoader, Reference
+from batchrun.prepare.media import loader as loader_module
 from batchrun.prepare.media.decoded import picture
 from batchrun.prepare.media.faults import MediaFault
 
@@ -32,12 +33,15 @@ class FakeReader:
         self.decoding: list[str] = []
         self.hold: dict[str, Event] = {}
         self.files: list[weakref.ref[BytesIO]] = []
+        self.num_looks = 0
+        self.state = 0
         self.lock = Lock()
 
     def identity(self, medium: Reference) -> Hashable:
         if medium.value == "missing":
             raise MediaFault("media_not_found", "is not there", status=404)
-        return medium.value
+        self.num_looks += 1
+        return medium.value, self.state
 
     def read(self, medium: Reference, reserve: Callable[[int], None]) -> Picture:
         name = str(medium.value)
@@ -87,6 +91,23 @@ def test_rows_that_name_the_same_share_one_decoding(reader: FakeReader) -> None:
     assert all(one is pictures[0] for one in pictures)
     assert loads.start(media("a", "a")).take() == [pictures[0]] * 2
     assert reader.read_names == ["a"]
+
+
+def test_a_file_is_looked_at_once_a_moment_and_found_to_be_another_later(
+    reader: FakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(loader_module, "monotonic", lambda: now)
+    loads = loader(reader)
+    for _ in range(5):
+        loads.start(media("a")).take()
+    assert (reader.num_looks, reader.read_names) == (1, ["a"])
+    reader.state = 1
+    now += 1.0
+    loads.start(media("a")).take()
+    assert (reader.num_looks, reader.read_names) == (2, ["a", "a"])
+    loads.start(media("b", "a")).take()
+    assert (reader.num_looks, reader.read_names) == (4, ["a", "a", "b"])
 
 
 def test_little_is_remembered(reader: FakeReader) -> None:
