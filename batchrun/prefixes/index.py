@@ -84,15 +84,11 @@ class Index:
             raise
 
     def _prepare(self) -> None:
-        try:
+        with _damage_named():
             self._set_up()
             version = self._value("PRAGMA user_version")
             if version == 0:
                 self._db.executescript(sql.CREATE)
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            if is_damage(error):
-                raise Damaged(str(error)) from error
-            raise
         if version not in (0, sql.VERSION):
             raise Damaged(f"layout {version}")
 
@@ -113,14 +109,10 @@ class Index:
 
     def check(self) -> None:
         """Reads all of it; raises Damaged where something is wrong."""
-        try:
+        with _damage_named():
             self.entries()
             self._value(sql.NUM_BLOCKS)
             fault = self._value("PRAGMA integrity_check")
-        except sqlite3.DatabaseError as error:
-            if is_damage(error):
-                raise Damaged(str(error)) from error
-            raise
         if fault != "ok":
             raise Damaged(fault)
 
@@ -201,6 +193,17 @@ def _make_private(path: Path) -> None:
             raise PermissionError(errno.EPERM, "it belongs to another user")
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _damage_named() -> Iterator[None]:
+    """What is the fault of the file's content becomes `Damaged`."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if is_damage(error):
+            raise Damaged(str(error)) from error
+        raise
 
 
 def is_damage(error: Exception) -> bool:

@@ -153,8 +153,8 @@ def _batch(summary: Summary) -> str:
 
 def _from_disk(summary: Summary) -> str:
     tokens = summary.prompt_tokens
-    text = f"{_count(tokens.disk)} of the cached tokens came from there"
-    return _labelled("disk", f"{text}, about {_decimal(tokens.seconds_saved)} s of prefill saved")
+    saved = f"about {_decimal(tokens.seconds_saved)} s of prefill saved"
+    return _labelled("disk", f"{_count(tokens.disk)} of the cached tokens, {saved}")
 
 
 def _machine(summary: Summary) -> str:
