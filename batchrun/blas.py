@@ -50,6 +50,19 @@ def name_of(library: ctypes.CDLL) -> str | None:
     return " ".join(["openblas", *words[1:2]])
 
 
+def threads() -> int:
+    """How many threads an OpenBLAS in this process may use; 0 where there is none."""
+    library = ctypes.CDLL(None)
+    return int(library.openblas_get_num_threads()) if name_of(library) else 0
+
+
+def set_threads(number: int) -> None:
+    """Have an OpenBLAS, if there is one in this process, use so many threads."""
+    library = ctypes.CDLL(None)
+    if name_of(library):
+        library.openblas_set_num_threads(number)
+
+
 def _load_wanted(path: str) -> str:
     try:
         library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)

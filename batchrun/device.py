@@ -10,7 +10,7 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,9 @@ _RESERVE = 1 * GIB
 # model: what a small one frees beyond its size would only pile up.
 _CACHE_LIMIT = {"cpu": 1 * GIB, "metal": 1 * GIB}
 _LEAST_CACHE = GIB // 16
+# Products with so small a model's weights are over before other threads have joined in. These then
+# turn for the next one, in the way of all else that has to run, as preparing the rows to come.
+_SINGLE_THREAD_BYTES = 8 << 20
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -80,14 +83,17 @@ def prepare() -> Device:
 def limits(device: Device) -> Iterator[None]:
     """Bound MLX's memory inside the block as the device asks for; what was set before comes back.
 
-    Metal: memory limit, wired limit, and a bound on freed buffers. CPU: the latter. CUDA: nothing.
+    Metal: memory limit, wired limit, and a bound on freed buffers. CPU: the latter, and threads for
+    products. CUDA: nothing.
     """
     import mlx.core as mx
 
     mx.reset_peak_memory()
-    restore = []
+    restore: list[tuple[Callable[[int], Any], int]] = []
     if device.kind in _CACHE_LIMIT:
         restore.append((mx.set_cache_limit, mx.set_cache_limit(_CACHE_LIMIT[device.kind])))
+    if device.kind == "cpu":
+        restore.append((blas.set_threads, blas.threads()))
     if device.kind == "metal":
         restore.append((mx.set_memory_limit, mx.set_memory_limit(device.memory_limit)))
         restore.append((mx.set_wired_limit, mx.set_wired_limit(device.memory_limit)))
@@ -99,12 +105,14 @@ def limits(device: Device) -> Iterator[None]:
         mx.clear_cache()
 
 
-def fit_cache(device: Device, weights_bytes: int) -> None:
-    """Within `limits`, bound freed buffers by what a model of this size has use for."""
+def fit(device: Device, weights_bytes: int) -> None:
+    """Within `limits`, bound freed buffers and threads by what a model of this size has use for."""
     import mlx.core as mx
 
     if device.kind in _CACHE_LIMIT:
         mx.set_cache_limit(min(max(weights_bytes, _LEAST_CACHE), _CACHE_LIMIT[device.kind]))
+    if device.kind == "cpu" and weights_bytes <= _SINGLE_THREAD_BYTES:
+        blas.set_threads(1)
 
 
 def memory_for_kv(device: Device, weights_bytes: int) -> int:

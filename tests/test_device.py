@@ -9,7 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from batchrun import device
+from batchrun import blas, device
 from batchrun.device import GIB, Device
 
 REPORT = "from batchrun import device; print(device.prepare().blas)"
@@ -190,8 +190,22 @@ def test_a_container_that_hides_its_limit_does_not_end_the_run(
 )
 def test_freed_buffers_are_bounded_by_the_models_size(weights: int, limit: int) -> None:
     with device.limits(fake("cpu", limit=3 * GIB)):
-        device.fit_cache(fake("cpu"), weights)
+        device.fit(fake("cpu"), weights)
         assert mx.set_cache_limit(limit) == limit
+
+
+@pytest.mark.parametrize(("weights", "threads"), [(4 << 20, 1), (GIB // 2, 3)])
+def test_small_models_need_one_thread_for_a_product(weights: int, threads: int) -> None:
+    assert device.prepare().blas.startswith("openblas")
+    before = blas.threads()
+    blas.set_threads(3)
+    try:
+        with device.limits(fake("cpu")):
+            device.fit(fake("cpu"), weights)
+            assert blas.threads() == threads
+        assert blas.threads() == 3
+    finally:
+        blas.set_threads(before)
 
 
 def test_peak_memory_counts_arrays_since_limits_began() -> None:

@@ -168,7 +168,7 @@ class Bench:
             with self._timed("load"):
                 model = models.load(self._files, order.config.model, self._machine, self._words)
                 self._store = building.prefix_store(order.config, model)
-                device.fit_cache(self._machine, model.weights_bytes)
+                device.fit(self._machine, model.weights_bytes)
                 room = device.memory_for_kv(self._machine, model.weights_bytes)
                 # The other workers of this machine take as much.
                 kv_bytes = room // order.num_sharing

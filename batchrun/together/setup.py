@@ -89,7 +89,7 @@ def engine(
     asked: Asked, model: LoadedModel, machine: device.Device, ranks: Ranks, store: Store | None
 ) -> Engine:
     """This rank's engine. Raises ModelError."""
-    device.fit_cache(machine, model.weights_bytes)
+    device.fit(machine, model.weights_bytes)
     kv_bytes = min(ranks.gather(device.memory_for_kv(machine, model.weights_bytes)))
 
     def make() -> Engine:

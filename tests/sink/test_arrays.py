@@ -36,7 +36,13 @@ def test_every_value_and_null_comes_back(column: tuple[list[Any], pa.DataType]) 
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [(2**31, pa.int32()), (2**63, pa.int64()), (1.5, pa.int64()), (7, pa.string())],
+    [
+        (2**31, pa.int32()),
+        (2**63, pa.int64()),
+        (1.5, pa.int64()),
+        (7, pa.string()),
+        (1, pa.bool_()),
+    ],
 )
 def test_a_value_that_does_not_fit_is_refused(value: Any, kind: pa.DataType) -> None:
     with pytest.raises((TypeError, ValueError, OverflowError)):
@@ -53,6 +59,7 @@ def test_pandas_stays_out() -> None:
     code = (
         "import sys, pyarrow as pa; from batchrun.sink.arrays import make_array, make_timestamps;"
         "make_array(['a', None], pa.string()); make_array([1, None], pa.int64());"
+        "make_array([True, None], pa.bool_());"
         "make_timestamps([1], pa.timestamp('us')); assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
