@@ -5,7 +5,7 @@ Rows that ask the same share one answer: the first computes it, the others wait 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchrun.answers import AnswerReader
@@ -15,6 +15,9 @@ from batchrun.prepare import with_occurrence
 from batchrun.records import Completion, Dialect, Failure, Prompt
 from batchrun.report.meter import Meter
 from batchrun.sink import Journal
+
+# Rows booked together, where so many are ready: the journal is asked once for all of them.
+_AT_ONCE = 32
 
 
 @dataclass(slots=True)
@@ -57,22 +60,23 @@ class Ledger:
         before it is answered first.
         """
         num_rows = 0
-        for row in self._readable(rows):
-            num_rows += row is not None
-            if row is None:
-                yield None
-            elif prompt := self.book(row):
-                yield prompt
+        for ready in _together(self._readable(rows)):
+            num_rows += len(ready)
+            yield from self.book(ready) if ready else [None]
         if self.read_error is None:
             self.read_all(num_rows)
 
-    def book(self, row: Prompt | Failure) -> Prompt | None:
-        """Book one row; the prompt to run for it, or None where nothing has to be computed."""
-        if isinstance(row, Failure):
-            self._journal.add_failure(row)
-            self._meter.failed(row.error, row.row)
-            return None
-        return self._book(row)
+    def book(self, rows: Sequence[Prompt | Failure]) -> list[Prompt]:
+        """Book rows; the prompts among them whose answers have to be computed."""
+        prompts = []
+        for row in rows:
+            if isinstance(row, Failure):
+                self._journal.add_failure(row)
+                self._meter.failed(row.error, row.row)
+            else:
+                prompts.append(self._asked(row))
+        reasons = self._journal.finish_reasons([prompt.key for prompt in prompts])
+        return [prompt for prompt in prompts if self._is_new(prompt, reasons.get(prompt.key, {}))]
 
     def read_all(self, num_rows: int) -> None:
         """The input has been read to its end, and had so many rows."""
@@ -96,22 +100,24 @@ class Ledger:
         except RunError as error:
             self.read_error = error
 
-    def _book(self, prompt: Prompt) -> Prompt | None:
-        """The prompt to run for a row, or None if its answer is there or on the way."""
+    def _asked(self, prompt: Prompt) -> Prompt:
         if not prompt.sampling.has_one_answer:
             prompt = with_occurrence(prompt, self._occurrence(prompt))
         self._journal.add_row(prompt.request, prompt.key)
         self._meter.asked(prompt.request)
+        return prompt
+
+    def _is_new(self, prompt: Prompt, reasons: dict[int, str]) -> bool:
+        """Whether its answer is neither there, as `reasons` of its choices tell, nor on the way."""
         n = prompt.sampling.n
         if asked := self._open.get(prompt.key, {}).get(n):
             asked.num_rows += 1
-            return None
-        reasons = self._journal.finish_reasons(prompt.key, n)
-        if len(reasons) == n:
-            self._meter.reused(*reasons)
-            return None
+            return False
+        if reasons.keys() >= set(range(n)):
+            self._meter.reused(*(reasons[choice] for choice in range(n)))
+            return False
         self._open.setdefault(prompt.key, {})[n] = _Asked()
-        return prompt
+        return True
 
     def _occurrence(self, prompt: Prompt) -> int:
         drawn = prompt.request.drawn
@@ -147,8 +153,25 @@ class Ledger:
             return
         for row in self._journal.fail_key(failure.key, failure.error):
             self._meter.failed(failure.error, row)
+        known = self._journal.finish_reasons([failure.key]).get(failure.key, {})
         for n, asked in self._open.pop(failure.key, {}).items():
-            reasons = self._journal.finish_reasons(failure.key, n)
-            if len(reasons) == n:  # the choices of another row have answered these
+            if known.keys() >= set(range(n)):  # the choices of another row have answered these
                 for _ in range(asked.num_rows):
-                    self._meter.reused(*reasons)
+                    self._meter.reused(*(known[choice] for choice in range(n)))
+
+
+def _together(
+    rows: Iterable[Prompt | Failure | None],
+) -> Iterator[list[Prompt | Failure]]:
+    """`rows` in lists of those that are ready at once, and an empty one for None."""
+    ready: list[Prompt | Failure] = []
+    for row in rows:
+        if row is not None:
+            ready.append(row)
+        if ready and (row is None or len(ready) == _AT_ONCE):
+            yield ready
+            ready = []
+        if row is None:
+            yield []
+    if ready:
+        yield ready

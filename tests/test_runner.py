@@ -245,7 +245,7 @@ def test_more_rows_than_are_read_ahead_in_bounded_memory(
 ) -> None:
     import gc
 
-    from batchrun import runner
+    from batchrun import ledger, runner
     from batchrun.records import Prompt
 
     window, seqs, held = 16, 8, []
@@ -270,8 +270,8 @@ def test_more_rows_than_are_read_ahead_in_bounded_memory(
 
     assert [row["row"] for row in read_parquet(output)] == list(range(600))
     assert summary.request_counts.completed == 600
-    # Read ahead, waiting in order, waiting in the engine, running, and one in each hand.
-    assert max(held) <= 2 * window + 2 * seqs + 8
+    # Read ahead, booked, waiting in order, waiting in the engine, running, and one in each hand.
+    assert max(held) <= 2 * window + ledger._AT_ONCE + 2 * seqs + 8
 
 
 # ---------------------------------------------------------------- refusals

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from batchrun.errors import RowError, RunError
 from batchrun.records import Answer, Failure, Request, Result, Row
 from batchrun.sink import statements as sql
+from batchrun.sink.inserts import Inserts
 from batchrun.sink.values import answer_values, error_values, make_result, make_row, row_values
 
 
@@ -46,6 +47,8 @@ class Journal:
         _create_private(path)
         with _explained(path):
             self._db = _connect(path)
+        self._rows = Inserts(self._db, sql.add_rows)
+        self._answers = Inserts(self._db, sql.add_answers)
 
     def start(self) -> None:
         """Begins a run: forgets the rows of the one before, keeps all answers."""
@@ -69,19 +72,25 @@ class Journal:
 
         All or none: when `answers` raises, nothing has been imported.
         """
-        with _explained(self.path), self._db:
+        with self._all_written(), self._db:
             before = self._db.total_changes
-            self._db.executemany(sql.ADD_ANSWER, map(answer_values, answers))
+            self._db.executemany(sql.add_answers(1), map(answer_values, answers))
             return self._db.total_changes - before
 
-    def finish_reasons(self, key: str, n: int) -> list[str]:
-        """Why each of choices 0 to n - 1 of `key` ended; fewer than n where some are not here."""
+    def finish_reasons(self, keys: Sequence[str]) -> dict[str, dict[int, str]]:
+        """Why each choice ended that is here, by its number, of every key that has any."""
+        found: dict[str, dict[int, str]] = {}
         with _explained(self.path):
-            return [reason for (reason,) in self._db.execute(sql.FINISH_REASONS, (key, n))]
+            self._answers.flush()
+            for start in range(0, len(keys), sql.MAX_VALUES):
+                some = keys[start : start + sql.MAX_VALUES]
+                for key, choice, reason in self._db.execute(sql.finish_reasons(len(some)), some):
+                    found.setdefault(key, {})[choice] = reason
+        return found
 
     def answered_keys(self) -> Iterator[tuple[str, int]]:
         """Each key that has answers, in order, and how many choices of it there are from 0 on."""
-        with _explained(self.path):
+        with self._all_written():
             yield from self._db.execute(sql.ANSWERED_KEYS)
 
     def occurrence(self, key: str) -> int:
@@ -94,7 +103,7 @@ class Journal:
         """Records that a row asks for the answers of `key`, before these need exist."""
         values = (*row_values(request.row), request.is_chat, key, request.sampling.n)
         with _explained(self.path):
-            self._db.execute(sql.ADD_ROW, values)
+            self._rows.add(values)
 
     def add_failure(self, failure: Failure) -> None:
         """Records a row that failed before it could be added."""
@@ -104,7 +113,7 @@ class Journal:
 
     def fail_key(self, key: str, error: RowError) -> list[Row]:
         """Gives `error` to every row under `key` that still lacks an answer; returns these rows."""
-        with _explained(self.path):
+        with self._all_written():
             rows = [make_row(values) for values in self._db.execute(sql.UNANSWERED, (key,))]
             self._db.executemany(sql.FAIL_ROW, [(*error_values(error), row.index) for row in rows])
         return rows
@@ -112,15 +121,16 @@ class Journal:
     def add_answer(self, answer: Answer) -> None:
         """Records one finished choice; one that is already here stays as it is."""
         with _explained(self.path):
-            self._db.execute(sql.ADD_ANSWER, answer_values(answer))
+            self._answers.add(answer_values(answer))
 
     def commit(self) -> None:
         """Makes everything recorded so far survive the death of the process."""
-        with _explained(self.path):
+        with self._all_written():
             self._db.commit()
 
     def counts(self) -> Counts:
-        rows, answered, failed = self._one(sql.COUNTS)
+        with self._all_written():
+            rows, answered, failed = self._one(sql.COUNTS)
         return Counts(rows, answered, failed)
 
     def results(self) -> Iterator[Result]:
@@ -136,7 +146,7 @@ class Journal:
 
     def kept(self) -> Iterator[dict[str, Any]]:
         """The kept values of every row that has any, in order, as their JSON forms."""
-        with _explained(self.path):
+        with self._all_written():
             for (text,) in self._db.execute(sql.KEPT):
                 yield json.loads(text)
 
@@ -149,6 +159,13 @@ class Journal:
         self.close()
         remove_journal(self.path)
 
+    @contextmanager
+    def _all_written(self) -> Iterator[None]:
+        with _explained(self.path):
+            self._rows.flush()
+            self._answers.flush()
+            yield
+
     def _one(self, statement: str, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         with _explained(self.path):
             found: tuple[Any, ...] = self._db.execute(statement, values).fetchone()
@@ -156,7 +173,7 @@ class Journal:
 
     def _results(self, statement: str) -> Iterator[Result]:
         row: Row | None = None
-        with _explained(self.path):
+        with self._all_written():
             for values in self._db.execute(statement):
                 if row is None or row.index != values[0]:
                     row = make_row(values[: sql.ROW_WIDTH])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 VERSION = 2
+# Old versions of SQLite take no more in one statement.
+MAX_VALUES = 999
 
 # stop_reason has no type, so that a token id stays a number and a stop string stays text.
 # Times are microseconds since the epoch.
@@ -70,24 +72,35 @@ STARTED_OVER = "PRAGMA application_id"
 
 START = ("DELETE FROM rows", "DELETE FROM asked")
 
-ADD_ANSWER = """
-INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+def add_answers(count: int) -> str:
+    return f"""
+INSERT INTO answers VALUES {_values(count, 21)}
 ON CONFLICT (key, choice) DO NOTHING
 """
 
-ADD_ROW = """
+
+def add_rows(count: int) -> str:
+    return f"""
 INSERT INTO rows (idx, file, line, custom_id, kept, is_chat, key, n)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+VALUES {_values(count, 8)}
 """
+
+
+def finish_reasons(num_keys: int) -> str:
+    keys = ", ".join(["?"] * num_keys)
+    return f"SELECT key, choice, finish_reason FROM answers WHERE key IN ({keys})"
+
+
+def _values(count: int, width: int) -> str:
+    row = f"({', '.join(['?'] * width)})"
+    return ", ".join([row] * count)
+
 
 ADD_FAILURE = """
 INSERT INTO rows (idx, file, line, custom_id, kept,
                   error_code, error_message, error_status, error_param, finished_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-
-FINISH_REASONS = """
-SELECT finish_reason FROM answers WHERE key = ? AND choice < ? ORDER BY choice
 """
 
 # Keys of which all choices up to the last are there.

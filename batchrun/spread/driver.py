@@ -133,8 +133,7 @@ def _book_all(
 
 def book(done: Done, ledger: Ledger) -> None:
     """Enters what a worker made of a chunk."""
-    for row in done.rows:
-        ledger.book(row)
+    ledger.book(done.rows)
     ledger.record(done.finished)
     if done.error is not None:
         ledger.read_error = RunError(done.error)

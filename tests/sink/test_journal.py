@@ -4,6 +4,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,19 @@ def test_chat_and_completion_rows_are_told_apart(journal: Journal) -> None:
     journal.add_answer(make_answer("a"))
     journal.add_answer(make_answer("b"))
     assert [result.is_chat for result in journal.results()] == [True, False]
+
+
+@pytest.mark.parametrize("number", [1, 46, 47, 48, 124, 125, 1200])
+def test_any_number_is_written(journal: Journal, number: int) -> None:
+    for index in range(number):
+        journal.add_row(chat(make_row(index)), f"k{index}")
+        journal.add_answer(make_answer(f"k{index}"))
+    keys = [f"k{index}" for index in range(number)]
+    assert journal.finish_reasons(["other", *keys]) == {key: {0: "stop"} for key in keys}
+    journal.commit()
+    with closing(sqlite3.connect(journal.path)) as other:
+        (written,) = other.execute("SELECT count(*) FROM rows JOIN answers USING (key)").fetchone()
+    assert written == number
 
 
 def test_the_first_answer_of_a_choice_stays(journal: Journal) -> None:
