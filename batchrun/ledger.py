@@ -113,8 +113,8 @@ class Ledger:
         if asked := self._open.get(prompt.key, {}).get(n):
             asked.num_rows += 1
             return False
-        if reasons.keys() >= set(range(n)):
-            self._meter.reused(*(reasons[choice] for choice in range(n)))
+        if ended := _of_all(reasons, n):
+            self._meter.reused(*ended)
             return False
         self._open.setdefault(prompt.key, {})[n] = _Asked()
         return True
@@ -155,14 +155,18 @@ class Ledger:
             self._meter.failed(failure.error, row)
         known = self._journal.finish_reasons([failure.key]).get(failure.key, {})
         for n, asked in self._open.pop(failure.key, {}).items():
-            if known.keys() >= set(range(n)):  # the choices of another row have answered these
+            if ended := _of_all(known, n):  # the choices of another row have answered these
                 for _ in range(asked.num_rows):
-                    self._meter.reused(*(known[choice] for choice in range(n)))
+                    self._meter.reused(*ended)
 
 
-def _together(
-    rows: Iterable[Prompt | Failure | None],
-) -> Iterator[list[Prompt | Failure]]:
+def _of_all(reasons: dict[int, str], n: int) -> list[str]:
+    """The reasons of choices 0 to n - 1; none where one of these is missing."""
+    ended = [reasons[choice] for choice in range(n) if choice in reasons]
+    return ended if len(ended) == n else []
+
+
+def _together(rows: Iterable[Prompt | Failure | None]) -> Iterator[list[Prompt | Failure]]:
     """`rows` in lists of those that are ready at once, and an empty one for None."""
     ready: list[Prompt | Failure] = []
     for row in rows:
