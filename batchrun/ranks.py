@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from batchrun import device
 from batchrun.errors import BatchrunError, RunError
@@ -33,8 +33,8 @@ _RANK_NAMES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK")
 # Far more than any step takes. The ring notices at once that a rank is gone; others may wait.
 STUCK_SECONDS = 1800.0
 
-# How much longer than it may a run that was told to end can take.
-LATE_SECONDS = 10.0
+# How much longer than it may a run that was told to end, or has to, can take.
+LATE_SECONDS = 10
 
 
 def launched_as() -> int | None:
@@ -128,13 +128,19 @@ class Ranks:
             faulthandler.cancel_dump_traceback_later()
 
     def fail(self, error: Exception) -> RunError:
-        """What to raise as `error` came up in the middle of what all ranks do together."""
+        """What to raise as `error` came up in the middle of what all ranks do together. Those that
+        follow end here: they have nothing to keep, and taking down what hangs can hang."""
         self.is_broken = True
         reason = f"{type(error).__name__}: {error}"
-        return RunError(
+        failure = RunError(
             f"rank {self.rank} of {self.size} cannot go on ({reason}): see what the others say;"
             " the same command continues from here"
         )
+        if self.rank:
+            _end(failure)
+        # MLX may hang and keep Python's lock, when no handler and no thread of Python runs.
+        signal.alarm(LATE_SECONDS)
+        return failure
 
     def dismiss(self) -> None:
         """Rank 0 needs the others no more: they get a None."""
@@ -180,9 +186,7 @@ class Ranks:
     def _watch(self, reader: int, grace: float, is_over: threading.Event) -> None:
         is_signal = os.read(reader, 1) != b""
         if is_signal and not is_over.wait(grace + LATE_SECONDS):
-            error = self.fail(TimeoutError("the others do not answer"))
-            os.write(2, f"Error: {error}\n".encode())
-            os._exit(1)
+            _end(self.fail(TimeoutError("the others do not answer")))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._is_asked = True
@@ -198,6 +202,11 @@ class Ranks:
             return [int(number) for number in total.tolist()]
         except RuntimeError as error:
             raise self.fail(error) from error
+
+
+def _end(error: RunError) -> NoReturn:
+    os.write(2, f"Error: {error}\n".encode())
+    os._exit(1)
 
 
 ALONE = Ranks()
