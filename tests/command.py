@@ -51,7 +51,11 @@ class Command:
 
     def wait(self) -> tuple[int, str, str]:
         """Exit status, stdout and stderr, once it has ended."""
-        stdout, stderr = self.process.communicate(timeout=DEADLINE)
+        try:
+            stdout, stderr = self.process.communicate(timeout=DEADLINE)
+        except subprocess.TimeoutExpired:
+            self.stop()  # or a later test is blamed for what this one left
+            raise
         return self.process.returncode, stdout, stderr
 
     def until(self, condition: Callable[[], bool]) -> None:

@@ -21,6 +21,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 from batchrun.engine.budget import is_worth_sharing
+from batchrun.engine.joining import Joining
 from batchrun.engine.plainkv import PrefillKV, PrefixKV, PrefixState
 from batchrun.engine.ring import Ring
 from batchrun.engine.ringkv import RingKV
@@ -137,6 +138,17 @@ class PrefillCaches:
             layer.repeat_prefix(len(self.lengths))
         return layer
 
+    def joining(
+        self, picks: Many[int], lengths: Many[int], prefixes: Many[PrefixState | None]
+    ) -> Joining:
+        """The rows `picks` as they join a batch, of so many tokens each, with copies of their own
+        of `prefixes`."""
+        # Where no layer shares, these are already among the rows' own tokens.
+        copied = prefixes if self.traits.shares else [None] * len(picks)
+        plain = (layer for layer in self.layers if isinstance(layer, PrefillKV))
+        columns = max((layer.own_length for layer in plain), default=0)
+        return Joining(picks, lengths, copied, num_rows=len(self.lengths), columns=columns)
+
     def finalize(self) -> None:
         """To be called once every prompt is in."""
         if self.traits.batched:
@@ -172,9 +184,10 @@ class DecodeCaches:
         first_row = self.ring.rows
         prefixes = [new.prefixes[pick] for pick in picks]
         shared = [self._shared(prefix) for prefix in prefixes]
+        copied = [None if state else prefix for prefix, state in zip(prefixes, shared, strict=True)]
         lengths = [
-            new.lengths[pick] + (prefix.length if prefix and not state else 0)
-            for pick, prefix, state in zip(picks, prefixes, shared, strict=True)
+            new.lengths[pick] + (prefix.length if prefix else 0)
+            for pick, prefix in zip(picks, copied, strict=True)
         ]
         self._fit(max([*self.ring.lengths, *lengths]) + 1)
         self.ring.append(lengths, [state and (state.packed or state) for state in shared])
@@ -185,12 +198,11 @@ class DecodeCaches:
                 else None
                 for index, layer in enumerate(new.layers)
             ]
+        joining = new.joining(picks, lengths, copied)
         for index, (layer, other) in enumerate(zip(self.layers, new.layers, strict=True)):
             if isinstance(layer, RingKV):
-                rows = zip(picks, shared, strict=True)
-                layer.extend(
-                    first_row, [other.row(pick, with_prefix=not state) for pick, state in rows]
-                )
+                if tokens := joining.gather(index, other):
+                    layer.extend(first_row, *tokens)
                 continue
             if list(picks) != list(range(len(new.lengths))):
                 other.filter(mx.array(picks))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from itertools import chain, islice, repeat
 from typing import Any
 
 import mlx.core as mx
@@ -111,16 +110,17 @@ class PrefillKV:
         """Position of each row's next token, int32 (rows,) where they differ."""
         lengths = [_length(prefix) for prefix, _ in self.groups]
         if min(lengths) == max(lengths):
-            return lengths[0] + self._own_length
+            return lengths[0] + self.own_length
         of_rows = [
             length
             for length, (_, rows) in zip(lengths, self.groups, strict=True)
             for _ in range(rows)
         ]
-        return mx.array(of_rows, dtype=mx.int32) + self._own_length
+        return mx.array(of_rows, dtype=mx.int32) + self.own_length
 
     @property
-    def _own_length(self) -> int:
+    def own_length(self) -> int:
+        """Tokens per row after the prefix, padding included."""
         return 0 if self.keys is None else int(self.keys.shape[2])
 
     @property
@@ -140,7 +140,7 @@ class PrefillKV:
         return self.size() == 0
 
     def size(self) -> int:
-        return max(_length(prefix) for prefix, _ in self.groups) + self._own_length
+        return max(_length(prefix) for prefix, _ in self.groups) + self.own_length
 
     def make_mask(
         self, num_tokens: int, return_array: bool = False, window_size: int | None = None
@@ -158,22 +158,6 @@ class PrefillKV:
             values = mx.concatenate([self.values, values], axis=2)
         self.keys, self.values = keys, values
         return keys, values
-
-    def row(self, row: int, *, with_prefix: bool) -> tuple[mx.array, mx.array] | None:
-        """Keys and values of one row, (KV heads, tokens, size) each, after those of its prefix or
-        without; None if there are none."""
-        prefix = self._prefix_of(row) if with_prefix else None
-        parts = [(prefix.keys[0], prefix.values[0])] if prefix else []
-        if self.keys is not None and self.values is not None:
-            parts.append((self.keys[row], self.values[row]))
-        if len(parts) < 2:
-            return parts[0] if parts else None
-        keys, values = (mx.concatenate(both, axis=1) for both in zip(*parts, strict=True))
-        return keys, values
-
-    def _prefix_of(self, row: int) -> PrefixKV | None:
-        of_rows = chain.from_iterable(repeat(prefix, rows) for prefix, rows in self.groups)
-        return next(islice(of_rows, row, None))
 
     def with_prefix(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """`keys` and `values` of every row after a copy of the prefix."""

@@ -69,14 +69,11 @@ class RingKV:
             self.keys = tuple(_relayout(part, change) for part in self.keys)
             self.values = tuple(_relayout(part, change) for part in self.values)
 
-    def extend(self, first_row: int, rows: Many[tuple[mx.array, mx.array] | None]) -> None:
-        """Copy `rows`, each one's keys and values, (KV heads, tokens, head size) and padded on the
-        right, or None, into those from `first_row` on, whose lengths the ring already knows."""
-        for number, row in enumerate(rows, start=first_row):
-            if row is not None:
-                keys, values = row
-                self.keys = self._copy(self.keys, number, keys)
-                self.values = self._copy(self.values, number, values)
+    def extend(self, first_row: int, keys: mx.array, values: mx.array) -> None:
+        """Copy `keys` and `values`, (rows, KV heads, tokens, size) with each row's own tokens last,
+        into the rows from `first_row` on, whose lengths the ring already knows."""
+        self.keys = self._join(self.keys, first_row, keys)
+        self.values = self._join(self.values, first_row, values)
 
     def filter(self, keep: Many[int]) -> None:
         """Rows already in place cost nothing. `keep` must not move a row over one that is
@@ -99,12 +96,13 @@ class RingKV:
             part[: self.ring.rows, :, head : head + 1] = new_part
         return buffer
 
-    def _copy(self, buffer: Parts | None, row: int, new: mx.array) -> Parts:
+    def _join(self, buffer: Parts | None, first_row: int, new: mx.array) -> Parts:
         parts = kvbits.pack(new, self.kv_bits)
         buffer = self._with_room(buffer, parts)
-        for column, token, count in self.ring.spans(self.ring.lengths[row]):
+        rows = slice(first_row, first_row + new.shape[0])
+        for column, token, count in self.ring.spans(new.shape[2]):
             for part, new_part in zip(buffer, parts, strict=True):
-                part[row, :, column : column + count] = new_part[:, token : token + count]
+                part[rows, :, column : column + count] = new_part[:, :, token : token + count]
         return buffer
 
     def _with_room(self, buffer: Parts | None, like: Parts) -> Parts:
