@@ -17,8 +17,10 @@ from batchrun.records import Media, MediaSpan
 if TYPE_CHECKING:
     from batchrun.models.loaded import Features
 
-# Features are some kilobytes a token: enough for thousands of images.
+# Features are some kilobytes a token: enough for hundreds of images. What is kept for a small model
+# is not to outgrow it in a run over many.
 MAX_BYTES = 512 << 20
+LEAST_BYTES = 4 << 20
 
 # Pixels that go through the vision tower in one call: more would gain nothing and take memory.
 CALL_BYTES = 16 << 20
@@ -44,6 +46,13 @@ def seeing(model: Model) -> VisionModel:
     return cast(VisionModel, model)
 
 
+def bytes_to_keep(model: Model) -> int:
+    """Bytes of features to keep for `model`: as many as its weights have, within bounds."""
+    parts = (part for module in model.modules() for part in module.values())
+    weights = sum(part.nbytes for part in parts if isinstance(part, mx.array))
+    return min(max(weights, LEAST_BYTES), MAX_BYTES)
+
+
 class FeatureCache:
     """The features of the latest media, `max_bytes` of them. `upcoming` are the media of prompts
     that wait: they go along when others have to be encoded, as one call is quicker than many."""
@@ -53,7 +62,7 @@ class FeatureCache:
         model: Model,
         stats: EngineStats,
         upcoming: Callable[[], Iterable[Media]],
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int,
     ):
         self._model = model
         self._stats = stats

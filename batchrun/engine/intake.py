@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from batchrun.engine.features import FeatureCache
+from batchrun.engine.features import FeatureCache, bytes_to_keep
 from batchrun.engine.finishing import Finisher
 from batchrun.engine.kv import CacheTraits, Model
 from batchrun.engine.plainkv import PrefixState
@@ -43,7 +43,7 @@ class Intake:
         self._caches = caches
         self._stats = stats
         self._max_tokens = max_tokens
-        self._features = FeatureCache(model, stats, self._upcoming_media)
+        self._features = FeatureCache(model, stats, self._upcoming_media, bytes_to_keep(model))
         self._pool = PrefixPool(model, self._features, caches, store, stats)
         self.queue = Queue(finisher, self._pool, traits.costs, kv_bytes, mixes=caches.mixes)
         self.joining: list[Sequence] = []

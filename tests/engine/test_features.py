@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from batchrun.engine import features as room
-from batchrun.engine.features import FeatureCache
+from batchrun.engine.features import FeatureCache, bytes_to_keep
 from batchrun.engine.stats import EngineStats
 from batchrun.models.loaded import Features
 from batchrun.records import Media
@@ -37,8 +37,10 @@ def image(number: int, nbytes: int = 100) -> Media:
     return Media(bytes([number]) * 32, [7] * TOKENS, {"pixel_values": pixels})
 
 
-def cache(tower: Any, upcoming: tuple[Media, ...] = (), **options: Any) -> FeatureCache:
-    return FeatureCache(tower, EngineStats(), lambda: upcoming, **options)
+def cache(
+    tower: Any, upcoming: tuple[Media, ...] = (), max_bytes: int = 100 * NBYTES
+) -> FeatureCache:
+    return FeatureCache(tower, EngineStats(), lambda: upcoming, max_bytes)
 
 
 def test_an_image_is_encoded_once_however_often_it_comes():
@@ -94,3 +96,14 @@ def test_the_oldest_features_go_when_room_runs_out():
 def test_more_than_there_is_room_for_is_still_served():
     kept = cache(Tower(), max_bytes=NBYTES)
     assert len(kept.of([image(number) for number in range(1, 9)])) == 8
+
+
+@pytest.mark.parametrize(("weights", "kept"), [(1, 4), (5, 5), (1 << 20, 512)])
+def test_features_do_not_outgrow_the_model(weights: int, kept: int):
+    """In MB of an array that is never computed."""
+
+    class Model:
+        def modules(self) -> list[dict[str, Any]]:
+            return [{"weight": mx.zeros((weights, 1 << 20), mx.uint8), "bias": None}]
+
+    assert bytes_to_keep(Model()) == kept << 20
