@@ -17,6 +17,7 @@ from types import ModuleType
 import click
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image
 
 import batchrun
 from batchrun.cli import check, main
@@ -430,6 +431,21 @@ def test_check_forecasts_the_plan(folder: Path, tiny_model: Callable[..., Path])
     ]
     assert figures[6].split()[:3] == ["408", "9", "51"]
     assert result.stderr.startswith("Faulty rows: 1 of 11.")
+
+
+def test_check_forecasts_the_plan_of_questions_on_one_image(folder: Path) -> None:
+    Image.new("RGB", (280, 280), "teal").save(folder / "large.png")
+    image = {"type": "image_url", "image_url": {"url": "large.png"}}
+    shapes = ("circle", "square", "triangle", "star", "cross", "ring")
+    questions = [{"type": "text", "text": f"Is there a {shape}?"} for shape in shapes]
+    rows = [{"messages": [{"role": "user", "content": [image, asked]}]} for asked in questions]
+    (folder / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    model = Path(__file__).parent.parent / "samples" / "shapes-vlm"
+
+    result = invoke(f"batchrun check asked.jsonl --plan --model {model}")
+
+    assert result.exit_code == 0
+    assert "[media]" in result.stdout
 
 
 def test_check_forecasts_the_plan_of_the_window_asked_for(

@@ -67,6 +67,14 @@ def test_a_person_gets_text_without_what_a_terminal_obeys() -> None:
     )
 
 
+def test_rows_of_requests_are_no_output(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "Hello"}\n')
+    done = show(output="in.jsonl")
+
+    assert done.exit_code == 2
+    assert "in.jsonl: cannot be read as an output of batchrun: it has no 'row'" in done.stderr
+
+
 def test_wrong_answers_alone() -> None:
     assert rows(show("--wrong", output="judged.jsonl")) == [0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from batchrun.plan import Forecast, Group
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from batchrun.engine.finishing import Decoder
 
 _HEADS = ("tokens saved", "rows", "length")
+_MEDIA = "[media]"
 
 
 def render_forecast(forecast: Forecast, decoder: Decoder) -> str:
@@ -49,4 +51,9 @@ def _group(group: Group, decoder: Decoder) -> str:
 
 
 def _text(group: Group, decoder: Decoder) -> str:
-    return decoder.decode(group.opening, skip_special_tokens=True)
+    """Its opening; images and videos, whose ids are negative, are no text."""
+    runs = groupby(group.opening, lambda token: token < 0)
+    return "".join(
+        _MEDIA if is_media else decoder.decode(list(ids), skip_special_tokens=True)
+        for is_media, ids in runs
+    )

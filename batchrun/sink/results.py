@@ -140,7 +140,8 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path}: cannot be read as an output of batchrun: {error}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise UsageError(f"{path}: cannot be read as an output of batchrun: {reason}") from error
 
 
 def _json_forms(kept: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from batchrun.plan import Forecast, Group
 from batchrun.report.forecast import forecast_record, render_forecast
 
@@ -63,3 +65,12 @@ def test_the_record_holds_text_for_tokens() -> None:
     assert record["largest"] == [
         {"num_prompts": 4084, "num_tokens": 405, "saved_tokens": 1_606_000, "opening": "You label"}
     ]
+
+
+def test_media_in_a_prefix_are_named() -> None:
+    group = Group(10, 6, 60, [0, 1, -7, -7, -9, 2])
+    forecast = replace(FORECAST, largest=(group,))
+
+    words = Words("<s>", "See", "well")
+    assert render_forecast(forecast, words).endswith("  See[media]well")
+    assert forecast_record(forecast, words)["largest"][0]["opening"] == "See[media]well"
