@@ -5,7 +5,7 @@ Rows that ask the same share one answer: the first computes it, the others wait 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchrun.answers import AnswerReader
@@ -53,14 +53,19 @@ class Ledger:
         """Whether every row of the input has an answer or a failure."""
         return self._read_all and not self._open
 
-    def admit(self, rows: Iterable[Prompt | Failure | None]) -> Iterator[Prompt | None]:
-        """Book each row as it comes; yield the prompts whose answers have to be computed.
+    def admit(
+        self, rows: Iterable[Prompt | Failure | None], is_enough: Callable[[], bool]
+    ) -> Iterator[Prompt | None]:
+        """Book each row as it comes, until it `is_enough`; yield the prompts whose answers have to
+        be computed.
 
         Where `rows` raise RunError they end there, and it is kept as `read_error`: what was read
         before it is answered first.
         """
         num_rows = 0
         for ready in _together(self._readable(rows)):
+            if is_enough():
+                return
             num_rows += len(ready)
             yield from self.book(ready) if ready else [None]
         if self.read_error is None:
@@ -167,12 +172,13 @@ def _of_all(reasons: dict[int, str], n: int) -> list[str]:
 
 
 def _together(rows: Iterable[Prompt | Failure | None]) -> Iterator[list[Prompt | Failure]]:
-    """`rows` in lists of those that are ready at once, and an empty one for None."""
+    """`rows` in lists of those that are ready at once, and an empty one for None. A failure ends
+    its list, as it may be one too many."""
     ready: list[Prompt | Failure] = []
     for row in rows:
         if row is not None:
             ready.append(row)
-        if ready and (row is None or len(ready) == _AT_ONCE):
+        if ready and (row is None or isinstance(row, Failure) or len(ready) == _AT_ONCE):
             yield ready
             ready = []
         if row is None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 
 from batchrun import building, device, log, models, several, sink
 from batchrun.awake import kept_awake
@@ -180,7 +180,11 @@ def _answer_rows(
     ):
         count = RowCount(config.source, meter)
         ledger = building.ledger(journal, meter, files, start.words)
-        prompts = _wanted(config, meter, stop, ledger.admit(ahead))
+
+        def is_enough() -> bool:
+            return stop.is_asked or too_many_failures(config, meter)
+
+        prompts = ledger.admit(ahead, is_enough)
         ended = Ended(EngineStats(), files.name, machine, files.notes)
         first = next((prompt for prompt in prompts if prompt is not None), None)
         if first is not None:  # else there is nothing to compute, and no need of the weights
@@ -190,7 +194,7 @@ def _answer_rows(
             with meter.phase("load"):
                 _, model = setup.load(asked, lambda: (files, start.words), machine, ranks)
             ordered = in_running_order(chain([first], prompts), window=config.window)
-            wanted = _wanted(config, meter, stop, ordered)
+            wanted = takewhile(lambda _: not is_enough(), ordered)
             ended = _compute(config, asked, model, machine, wanted, ledger, meter, stop, ranks)
         journal.commit()
     return concluded(config, ended, ledger, count, meter, stop)
@@ -260,13 +264,3 @@ def _read_ahead(
 
         with prepared_ahead(start.rows, preparer, finish, depth=config.window) as ahead:
             yield ahead
-
-
-def _wanted(
-    config: RunConfig, meter: Meter, stop: Stop, prompts: Iterable[Prompt | None]
-) -> Iterator[Prompt | None]:
-    """`prompts`, up to the moment when no more should be admitted."""
-    for prompt in prompts:
-        if stop.is_asked or too_many_failures(config, meter):
-            return
-        yield prompt

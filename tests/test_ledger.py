@@ -34,7 +34,7 @@ class Books:
         self.ledger = Ledger(self.journal, self.meter, model="tiny", decoder=Spelling())
 
     def admit(self, *rows: Prompt | Failure | None) -> list[Prompt]:
-        return [item for item in self.ledger.admit(rows) if item is not None]
+        return [item for item in self.ledger.admit(rows, never) if item is not None]
 
     def record(self, *finished: Completion | Failure) -> None:
         self.ledger.record(finished)
@@ -52,6 +52,10 @@ class Books:
             )
             for result in self.journal.results()
         ]
+
+
+def never() -> bool:
+    return False
 
 
 def _text(result: Any) -> str | None:
@@ -89,7 +93,7 @@ def test_rows_that_ask_the_same_share_one_answer(books: Books) -> None:
 
 
 def test_a_row_that_comes_after_the_answer_takes_it_too(books: Books) -> None:
-    rows = books.ledger.admit([prompt(0), None, prompt(1)])
+    rows = books.ledger.admit([prompt(0), None, prompt(1)], never)
     first = next(rows)
     assert first is not None
     books.record(done(first))
@@ -193,7 +197,7 @@ def test_a_row_that_had_its_answer_is_not_failed_by_a_later_one(books: Books) ->
 
 
 def test_a_row_tried_anew_after_a_failure_waits_for_all_its_choices(books: Books) -> None:
-    rows = books.ledger.admit([prompt(0, n=3), None, prompt(1, n=3)])
+    rows = books.ledger.admit([prompt(0, n=3), None, prompt(1, n=3)], never)
     first = next(rows)
     assert first is not None
     books.record(broken(first))
@@ -217,13 +221,21 @@ def test_a_row_that_failed_before_it_had_a_prompt_is_booked(books: Books) -> Non
     assert books.ledger.is_complete
 
 
+def test_no_row_is_booked_once_it_is_enough(books: Books) -> None:
+    bad = [Failure(Row(i, "in.jsonl", i + 1), RowError("no_row", "bad")) for i in range(5)]
+    rows = books.ledger.admit([*bad, prompt(5)], lambda: books.meter.num_failed == 2)
+    assert list(rows) == []
+    assert books.figures() == (0, 0, 2)
+    assert not books.ledger.is_complete
+
+
 def test_not_ready_is_passed_on_and_is_no_row(books: Books) -> None:
-    assert list(books.ledger.admit([None, prompt(0), None])) == [None, prompt(0), None]
+    assert list(books.ledger.admit([None, prompt(0), None], never)) == [None, prompt(0), None]
     assert books.meter.total == 1
 
 
 def test_it_is_not_complete_before_the_input_was_read_to_its_end(books: Books) -> None:
-    rows = books.ledger.admit([prompt(0), prompt(1, "other")])
+    rows = books.ledger.admit([prompt(0), prompt(1, "other")], never)
     first = next(rows)
     assert first is not None
     books.record(done(first))
@@ -236,7 +248,7 @@ def test_an_input_that_breaks_off_ends_the_rows_and_is_never_complete(books: Boo
         yield prompt(0)
         raise RunError("in.jsonl: cannot be read to its end")
 
-    first, *others = books.ledger.admit(broken())
+    first, *others = books.ledger.admit(broken(), never)
     assert first is not None
     books.record(done(first))
     assert others == []
@@ -338,7 +350,7 @@ def test_every_row_ends_in_exactly_one_result(
         else prompt(i, f"{item[0]}{item[2]}", n=item[1], temperature=item[2])
         for i, item in enumerate(asked)
     ]
-    _Engine(books, data).run(books.ledger.admit(rows))
+    _Engine(books, data).run(books.ledger.admit(rows, never))
     assert books.ledger.is_complete
     assert sum(books.figures()) == len(rows)
     counts = books.journal.counts()

@@ -256,6 +256,11 @@ def test_rows_that_fail_before_any_can_run_fail_the_run_without_the_weights(
     assert summary.request_counts.not_run == 50
 
 
+def test_a_file_of_bad_rows_is_not_read_to_its_end(run: Callable[..., Summary]) -> None:
+    summary = run([BAD] * 100, fail_on_error=3)
+    assert (summary.exit_status, summary.request_counts.failed) == (1, 3)
+
+
 def test_the_start_does_not_wait_until_the_rows_are_counted(
     run: Callable[..., Summary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
