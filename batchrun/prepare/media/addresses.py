@@ -39,10 +39,10 @@ def checked_addresses(host: str, port: int, resolve: Resolve, *, any_host: bool)
         ) from error
     private = [address for address in addresses if not is_public(address)]
     if private and not any_host:
+        found = host if host == private[0] else f"{private[0]}, for {host},"
         raise MediaFault(
             "media_host_refused",
-            f"cannot be fetched: {private[0]}, for {host}, is no public address;"
-            " --allow-private-hosts lets it",
+            f"cannot be fetched: {found} is no public address; --allow-private-hosts lets it",
             status=403,
         )
     return addresses

@@ -46,6 +46,11 @@ def test_a_name_with_one_private_address_is_refused() -> None:
     assert checked_addresses("a.test", 80, resolve, any_host=True) == ["8.8.8.8", "10.0.0.7"]
 
 
+def test_an_address_that_is_refused_is_named_once() -> None:
+    with pytest.raises(MediaFault, match=r"fetched: 10\.0\.0\.7 is no public"):
+        checked_addresses("10.0.0.7", 80, lambda host, _: [host], any_host=False)
+
+
 @pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "0177.0.0.1", "127.1", "localhost"])
 def test_odd_ways_to_write_this_machine_are_seen_through(host: str) -> None:
     from batchrun.prepare.media.addresses import resolve
